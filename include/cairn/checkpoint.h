@@ -114,12 +114,24 @@ Result<SaveReport> save(const std::filesystem::path& directory, const StateDict&
 // ranks then fail, and no rank waits. Returns the error of all ranks.
 Error abandon_save(const Error& reason, const SaveOptions& options);
 
+// A stored chunk that only a framework can read (of a tensor subclass, a quantised tensor), for a target of a load.
+struct ArchivedChunk {
+  std::size_t entry = 0;  // the index of the target in the state
+  Box chunk;              // the elements in the archive
+  Box wanted;             // the elements of the chunk that the target needs
+  std::string payload;    // a torch.save archive
+};
+
 struct LoadOptions {
   // --- options that change which checkpoints are accepted
   Verify verify = Verify::kNeeded;
   bool allow_partial = false;  // a key that the checkpoint lacks keeps its content
   bool allow_cast = false;     // any change of dtype; false: only float to float
   bool follow_links = false;   // data files may be symbolic links
+  // Called on the calling thread, before the first byte of a target changes, with each archived chunk that a tensor of
+  // the state needs: the caller fills the wanted elements after the load. An error fails the load. Unset: a load that
+  // needs an archived chunk fails with kUnsupported.
+  std::function<Result<void>(ArchivedChunk)> take_archive = {};
   // --- options that change only speed
   std::size_t thread_count = 6;  // reading threads, each with a request in flight
   // Reads bytes outside the page cache past the page cache. Bytes that several ranks of one host need go through the
@@ -207,6 +219,9 @@ class Checkpoint {
                     const LoadOptions& options = {}) const;
   // The stored bytes of a non-tensor (usually a torch.save archive), or of the only chunk of a tensor.
   Result<std::string> read_payload(std::string_view fqn, const LoadOptions& options = {}) const;
+  // The stored bytes of chunk number `chunk` of a tensor. Not for a torch.save file, whose tensors have no items.
+  Result<std::string> read_chunk_payload(std::string_view fqn, std::size_t chunk,
+                                         const LoadOptions& options = {}) const;
   // A non-tensor, decoded without running code: a value that is not plain comes back as Object.
   Result<Value> read_value(std::string_view fqn, const LoadOptions& options = {}) const;
   // As the free function, from this checkpoint. kReplaced if a save has replaced this checkpoint and removed its files,

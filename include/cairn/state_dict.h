@@ -65,12 +65,13 @@ struct TensorEntry {
 struct SerializedValue {
   std::string payload;  // in the format of torch.save, if stock readers read the checkpoint
 };
-// A whole tensor that only its framework can describe (quantised, subclass), as a torch.save payload.
+// A tensor that only its framework can describe (quantised, subclass), or a chunk of one, as a torch.save payload.
 struct SerializedTensor {
   std::string payload;
   DType dtype = DType::kFloat32;
-  Extents shape;
+  Extents shape;  // of the whole tensor
   bool requires_grad = false;
+  std::optional<Box> chunk = {};  // the place of the payload's elements in the tensor; nullopt: the whole tensor
 };
 
 struct Entry {
@@ -95,6 +96,7 @@ class StateDict {
   Result<void> add_value(Path path, Value value);
   Result<void> add_value(std::string fqn, Value value);
   Result<void> add_serialized(Path path, SerializedValue value);
+  // Chunks may share a flat name, with each other and with chunks of add_chunk(), as these do.
   Result<void> add_serialized(Path path, SerializedTensor tensor);
 
   const std::vector<Entry>& entries() const noexcept { return entries_; }

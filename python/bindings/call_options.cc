@@ -89,6 +89,7 @@ constexpr Keyword<LoadOptions> kLoadKeywords[] = {
     {"collectives", set<&LoadOptions::collectives>},
     {"broadcast_replicas", set<&LoadOptions::broadcast_replicas>},
     {"own_checkpoint", set<&LoadOptions::own_checkpoint>},
+    {"take_archive", [](LoadOptions&, nb::handle) {}},  // of load_state()
 };
 
 constexpr Keyword<SaveOptions> kSaveKeywords[] = {

@@ -23,6 +23,7 @@
 #include <variant>
 #include <vector>
 
+#include "archive_taker.h"
 #include "bound.h"
 #include "call_options.h"
 #include "catalog.h"
@@ -53,10 +54,13 @@ nb::list consolidate_model(const nb::bytes& input, const nb::bytes& output, cons
 // (conversions: [(fqn, saved dtype code, target dtype code)], missing keys, warnings without the checkpoint's damage)
 nb::tuple load_state(const Checkpoint& checkpoint, StateDict& state, const nb::kwargs& keywords) {
   LoadOptions options = load_options_of(keywords);
+  std::optional<ArchiveTaker> taker;
+  if (keywords.contains("take_archive")) options.take_archive = taker.emplace(keywords["take_archive"]).function();
   LoadReport report;
   try {
     report = without_lock(options, keywords, [&] { return checkpoint.load(state, options); });
   } catch (const Error& error) {
+    if (taker) taker->rethrow(options.collectives == nullptr);
     if (error.code() != ErrorCode::kMissingKey) throw;
     nb::list missing;
     for (const Entry& entry : state.entries()) {
@@ -93,6 +97,14 @@ nb::object tensor_of(const Checkpoint& checkpoint, const nb::str& fqn) {
   const std::optional<KeyEntry> entry = entry_of(checkpoint, to_utf8(fqn));
   const auto* tensor = entry ? std::get_if<CatalogTensor>(&*entry) : nullptr;
   return tensor == nullptr ? nb::object(nb::none()) : tuple_of(checkpoint.files(), *tensor);
+}
+
+// (dtype code, shape); None: the key is not a tensor.
+nb::object tensor_form_of(const Checkpoint& checkpoint, const nb::str& fqn) {
+  const std::optional<KeyEntry> entry = entry_of(checkpoint, to_utf8(fqn));
+  const auto* tensor = entry ? std::get_if<CatalogTensor>(&*entry) : nullptr;
+  if (tensor == nullptr) return nb::none();
+  return nb::make_tuple(static_cast<int>(tensor->dtype), from_extents(tensor->shape.data(), tensor->shape.size()));
 }
 
 // As Catalog.value of Python.
@@ -254,6 +266,7 @@ void bind_checkpoint(nb::module_& module) {
           "key_stream", [](const Checkpoint& self) { return std::make_unique<KeyStream>(self); },
           nb::keep_alive<0, 1>())
       .def("tensor", &tensor_of)
+      .def("tensor_form", &tensor_form_of)
       .def("value", &value_of)
       .def("nearest_keys", &nearest_keys)
       .def("load", &load_state)

@@ -18,10 +18,10 @@
 namespace cairn::python {
 namespace {
 
-// The memory of a tensor for a load to fill. Nullopt if the tensor is not plain, or if elements share memory (a stride
-// of 0).
+// The memory of a tensor for a load to fill. Nullopt if the tensor is not plain or declares its chunks, or if elements
+// share memory (a stride of 0).
 std::optional<TensorView> target_view_of(const PlainTensors& tensors, nb::handle tensor) {
-  std::optional<TensorView> view = tensors.view_of(tensor);
+  std::optional<TensorView> view = tensors.view_of_entry(tensor);
   if (!view) return std::nullopt;
   const bool repeats = std::find(view->strides.begin(), view->strides.end(), 0) != view->strides.end();
   if (repeats && view->data != nullptr) return std::nullopt;
@@ -53,7 +53,7 @@ class Description : public LeafVisitor {
         return;
       }
     }
-    if (std::optional<TensorView> view = tensors_.view_of(leaf.value)) {
+    if (std::optional<TensorView> view = tensors_.view_of_entry(leaf.value)) {
       const TensorTraits traits{.requires_grad = tensors_.requires_grad(leaf.value)};
       expect_added(state_, state_.add_tensor(path_of(leaf), std::move(*view), traits));
       held_.add(state_.entries().size() - 1, tensors_.storage_of(leaf.value, state_.entries().back()));
@@ -116,7 +116,7 @@ void describe(StateDict& state, nb::handle state_dict, FlatteningRules rules, co
 
 void bind_describe(nb::module_& module) {
   nb::class_<PlainTensors>(module, "PlainTensors")
-      .def(nb::init<const nb::dict&, nb::object, nb::object>(), nb::arg("codes"), nb::arg("mark").none(),
+      .def(nb::init<const nb::dict&, const nb::tuple&, nb::object>(), nb::arg("codes"), nb::arg("marks"),
            nb::arg("cuda_streams").none() = nb::none())
       .def("__contains__",
            [](const PlainTensors& tensors, nb::handle tensor) { return tensors.view_of(tensor).has_value(); })

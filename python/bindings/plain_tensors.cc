@@ -78,8 +78,13 @@ nb::object PlainTensors::Attribute::of(nb::handle instance) const {
   return value;
 }
 
-PlainTensors::PlainTensors(const nb::dict& codes, nb::object mark, nb::object cuda_streams)
-    : mark_(std::move(mark)), cuda_streams_(std::move(cuda_streams)) {
+PlainTensors::PlainTensors(const nb::dict& codes, const nb::tuple& marks, nb::object cuda_streams)
+    : cuda_streams_(std::move(cuda_streams)) {
+  for (const nb::handle mark : marks) {
+    PyObject* name = nb::borrow(mark).release().ptr();
+    PyUnicode_InternInPlace(&name);
+    marks_.push_back(nb::steal(name));
+  }
   for (const auto& [dtype, code] : codes) {
     if (const auto known = dtype_from_code(nb::cast<std::uint8_t>(code))) {
       dtypes_.emplace_back(nb::borrow(dtype), *known);
@@ -131,10 +136,21 @@ Device PlainTensors::cuda_device(std::int32_t ordinal) const {
   return Device::cuda(ordinal, place->second);
 }
 
+bool PlainTensors::is_tensor(nb::handle object) const {
+  const nb::handle type = object.type();
+  return type.is(tensor_) || type.is(parameter_);
+}
+
+std::optional<TensorView> PlainTensors::view_of_entry(nb::handle tensor) const {
+  if (!is_tensor(tensor)) return std::nullopt;
+  for (const nb::object& mark : marks_) {
+    if (PyObject_HasAttr(tensor.ptr(), mark.ptr()) != 0) return std::nullopt;
+  }
+  return view_of(tensor);
+}
+
 std::optional<TensorView> PlainTensors::view_of(nb::handle tensor) const {
-  const nb::handle type = tensor.type();
-  if (!type.is(tensor_) && !type.is(parameter_)) return std::nullopt;
-  if (!mark_.is_none() && PyObject_HasAttr(tensor.ptr(), mark_.ptr()) != 0) return std::nullopt;
+  if (!is_tensor(tensor)) return std::nullopt;
   if (!layout_.of(tensor).is(strided_)) return std::nullopt;
   const std::optional<DType> dtype = dtype_of(tensor);
   if (!dtype || is_nested_.of(tensor).is(Py_True) || call(is_neg_, tensor).is(Py_True)) return std::nullopt;

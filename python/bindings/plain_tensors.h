@@ -24,14 +24,16 @@ namespace cairn::python {
 
 class PlainTensors {
  public:
-  // `codes`: the dtypes of torch that a plain tensor may have, each with the engine's code. `mark`: a tensor with an
-  // attribute of the name `mark` is not plain; None: attributes are ignored. `cuda_streams` returns the current stream
-  // of a CUDA device as an integer, and is asked once for each device; None: only tensors of the CPU are plain.
-  PlainTensors(const nb::dict& codes, nb::object mark, nb::object cuda_streams);
+  // `codes`: the dtypes of torch that a plain tensor may have, each with the engine's code. `marks`: the names of the
+  // attributes by which a tensor declares its chunks. `cuda_streams` returns the current stream of a CUDA device as an
+  // integer, and is asked once for each device; None: only tensors of the CPU are plain.
+  PlainTensors(const nb::dict& codes, const nb::tuple& marks, nb::object cuda_streams);
 
   // Nullopt if `tensor` is no torch.Tensor or Parameter (subclasses excluded), or is not plain. The memory belongs to
   // the tensor.
   std::optional<TensorView> view_of(nb::handle tensor) const;
+  // As view_of(), of an entry of a state dict: nullopt also if the tensor declares its chunks.
+  std::optional<TensorView> view_of_entry(nb::handle tensor) const;
   // The torch.UntypedStorage that keeps the memory of a plain tensor alive. `entry` holds the view of the tensor.
   // Throws kInvalidArgument, with the entry's key, if an element is outside of the storage: `storage.resize_()` frees
   // or shrinks a storage, and the storage's tensors keep their sizes (FSDP frees parameters like this between their
@@ -62,6 +64,7 @@ class PlainTensors {
     std::uint64_t item_bytes;
   };
 
+  bool is_tensor(nb::handle object) const;  // without subclasses
   void check_bounds(const std::string& key, nb::handle tensor, const Layout& layout, nb::handle storage) const;
   std::optional<DType> dtype_of(nb::handle tensor) const;
   // Both read address, sizes and strides of a tensor in the CPU's memory, and return false for any further tensor.
@@ -76,7 +79,7 @@ class PlainTensors {
   nb::object parameter_ = torch_.attr("nn").attr("Parameter");
   nb::object strided_ = torch_.attr("strided");
   std::vector<std::pair<nb::object, DType>> dtypes_;
-  nb::object mark_;
+  std::vector<nb::object> marks_;  // interned strings
   nb::object cuda_streams_;
   mutable std::map<std::int32_t, std::uintptr_t> known_streams_;  // by ordinal
   Attribute is_cpu_{tensor_, "is_cpu"};

@@ -107,6 +107,13 @@ void bind_state_dict(nb::module_& module) {
              SerializedTensor tensor{to_string_of(payload), dtype_of(dtype), to_extents(shape), requires_grad};
              expect_added(state, state.add_serialized(to_path(path), std::move(tensor)));
            })
+      .def("add_serialized_chunk",
+           [](StateDict& state, nb::handle path, const nb::bytes& payload, int dtype, nb::handle shape,
+              bool requires_grad, const nb::tuple& box) {
+             SerializedTensor tensor{to_string_of(payload), dtype_of(dtype), to_extents(shape), requires_grad,
+                                     unwrap(Box::make(to_extents(box[0]), to_extents(box[1])))};
+             unwrap(state.add_serialized(to_path(path), std::move(tensor)));
+           })
       .def("tensor_bytes", &tensor_bytes_of)
       .def("fqn", [](const StateDict& state, std::size_t index) { return to_str(state.entries().at(index).fqn); })
       .def("fqns",

@@ -1,5 +1,7 @@
 #include "written_tensors.h"
 
+#include <algorithm>
+
 #include "bound.h"
 #include "call_options.h"
 #include "new_reference.h"
@@ -10,6 +12,11 @@ nb::list WrittenTensors::tensors() const {
   nb::list tensors;
   for (const Written& written : written_) tensors.append(written.tensor);
   return tensors;
+}
+
+nb::object WrittenTensors::tensor_of(std::size_t entry) const {
+  const auto found = std::ranges::lower_bound(written_, entry, {}, &Written::entry);  // added in their order
+  return found == written_.end() || found->entry != entry ? nb::object() : found->tensor;
 }
 
 std::vector<std::string> WrittenTensors::keys_of_replaced(const StateDict& state) const {
@@ -29,6 +36,11 @@ void bind_written_tensors(nb::module_& module) {
       .def(nb::init<>())
       .def("add", &WrittenTensors::add)
       .def("tensors", &WrittenTensors::tensors)
+      .def("tensor_of",
+           [](const WrittenTensors& self, std::size_t entry) {
+             nb::object tensor = self.tensor_of(entry);
+             return tensor.is_valid() ? tensor : nb::object(nb::none());
+           })
       .def("keys_of_replaced",
            [](const WrittenTensors& self, const StateDict& state) { return strings(self.keys_of_replaced(state)); });
 }

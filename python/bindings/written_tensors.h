@@ -23,6 +23,8 @@ class WrittenTensors {
     written_.push_back({entry, std::move(tensor), std::move(storage)});
   }
   nb::list tensors() const;
+  // The tensor of the entry; null if the entry was not added.
+  nb::object tensor_of(std::size_t entry) const;
   // The keys of the state's tensors that have another storage than at add().
   std::vector<std::string> keys_of_replaced(const StateDict& state) const;
 

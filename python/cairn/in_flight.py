@@ -74,9 +74,9 @@ def latest(
 
     A damaged checkpoint does not count: one whose metadata differs from its checksum or can't be decoded, or one with a
     missing or short data file. The bytes of the data files are not read: :func:`verify` reads them. A RuntimeWarning
-    gives the reason for each skipped checkpoint that may be newer than the result. Before a first start
-    `root` is missing: the result is None, and the logger ``cairn`` gets a line at INFO, from rank 0. :func:`checkpoints`
-    lists all.
+    gives the reason for each skipped checkpoint that may be newer than the result. Before a first start `root` is
+    missing: the result is None, and the logger ``cairn`` gets a line at INFO, from rank 0. :func:`checkpoints` lists
+    all.
 
     Raises InvalidArgument if `root` is not a directory, and Unavailable if `root` can't be listed. Raises Unavailable
     too if the system refuses access to a directory or file that may be of a newer checkpoint, or if the access times

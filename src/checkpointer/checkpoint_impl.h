@@ -73,6 +73,8 @@ struct Checkpoint::Impl {
   // As Checkpoint::read_payload() and read_value(), of a key in `entries`.
   Result<std::string> payload_of(const checkpointer::WantedEntries& entries, std::string_view fqn,
                                  const LoadOptions& options);
+  // As Checkpoint::read_chunk_payload(), of an item that is no value.
+  Result<std::string> chunk_payload(std::string_view fqn, const ItemLocation& location, const LoadOptions& options);
   Result<Value> value_of(const checkpointer::WantedEntries& entries, std::string_view fqn, const LoadOptions& options);
 
   // The entry of a torch.save file as an inert value.

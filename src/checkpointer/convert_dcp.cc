@@ -25,7 +25,8 @@ using data_file::ItemSource;
 // The items of the target, and all that they refer to.
 struct Items {
   std::shared_ptr<const ConvertInput> input;
-  std::vector<Entry> entries;    // by key of the plan, and perhaps the shape
+  std::vector<Entry> entries;    // in the order of the plan's keys, and perhaps the shape
+  std::vector<std::size_t> keys;  // by entry: the index of the key in the plan; of the shape: the number of keys
   SaveItems serialized;          // points into `entries`
   std::deque<TensorEntry> cuts;  // parts of tensors
 };
@@ -50,19 +51,34 @@ Result<SerializedTensor> serialized_tensor(const ConvertInput& input, const Cata
   return SerializedTensor{std::move(payload), tensor.dtype, tensor.shape, tensor.requires_grad};
 }
 
-// Whether the tensor is stored in a form that only torch reads.
-Result<bool> is_serialized(const ConvertInput& input, const CatalogTensor& tensor) {
+// Whether a chunk is stored in a form that only torch reads.
+Result<bool> is_serialized(const ConvertInput& input, const CatalogTensor& tensor, std::size_t chunk) {
   if (is_quantized(tensor.dtype)) return true;
-  if (input.source->catalog().format != CheckpointFormat::kDcp || tensor.chunk_count() != 1) return false;
-  const Result<ConvertSource::Stored> stored = input.source->stored(tensor, 0);
+  if (input.source->catalog().format != CheckpointFormat::kDcp) return false;
+  const Result<ConvertSource::Stored> stored = input.source->stored(tensor, chunk);
   if (stored) return false;
   if (stored.error().code() != ErrorCode::kUnsupported) return stored.error();
   return true;
 }
 
+// The chunks of a tensor of which torch alone reads at least one: each chunk stays as it is stored.
+Result<std::vector<SerializedTensor>> serialized_chunks(const ConvertInput& input, const CatalogTensor& tensor) {
+  std::vector<SerializedTensor> chunks;
+  if (input.source->catalog().format != CheckpointFormat::kDcp) return chunks;
+  bool has_archive = false;
+  for (std::size_t chunk = 0; !has_archive && chunk < tensor.chunk_count(); ++chunk) {
+    CAIRN_TRY_ASSIGN(has_archive, is_serialized(input, tensor, chunk));
+  }
+  for (std::size_t chunk = 0; has_archive && chunk < tensor.chunk_count(); ++chunk) {
+    CAIRN_TRY_ASSIGN(std::string payload, input.source->checkpoint().read_chunk_payload(tensor.fqn, chunk,
+                                                                                       input.source->load_options()));
+    chunks.push_back({std::move(payload), tensor.dtype, tensor.shape, tensor.requires_grad, tensor.chunk(chunk)});
+  }
+  return chunks;
+}
+
 Result<void> add_tensor(const ConvertInput& input, const ConvertKey& key, Entry& entry) {
-  CAIRN_TRY_ASSIGN(const bool as_archive, is_serialized(input, *key.tensor));
-  if (as_archive) {
+  if (is_quantized(key.tensor->dtype)) {
     CAIRN_TRY_ASSIGN(entry.content, serialized_tensor(input, *key.tensor));
     return {};
   }
@@ -92,20 +108,39 @@ Result<void> add_value(const ConvertInput& input, const ConvertKey& key, Entry& 
   return {};
 }
 
+// Adds the entries of key number `index` of the plan: one, or one for each chunk of a tensor with archives.
+Result<void> add_key(const ConvertInput& input, std::size_t index, Items& items) {
+  const ConvertKey& key = input.plan.keys[index];
+  const auto add_entry = [&]() -> Entry& {
+    items.keys.push_back(index);
+    return items.entries.emplace_back(Entry{key.name.fqn, key.name.path, Value()});
+  };
+  if (key.tensor == nullptr) return add_value(input, key, add_entry());
+  CAIRN_TRY_ASSIGN(std::vector<SerializedTensor> chunks, serialized_chunks(input, *key.tensor));
+  if (chunks.empty()) return add_tensor(input, key, add_entry());
+  if (key.dtype != key.tensor->dtype) {
+    return Error(ErrorCode::kUnsupported, "the dtype of an archive that only torch can read can't change")
+        .expected(name_of(key.dtype))
+        .actual(name_of(key.tensor->dtype));
+  }
+  for (SerializedTensor& chunk : chunks) add_entry().content = std::move(chunk);
+  return {};
+}
+
 // Reads the values of the source.
 Result<std::shared_ptr<Items>> make_items(const std::shared_ptr<const ConvertInput>& input) {
   auto items = std::make_shared<Items>();
   items->input = input;
   items->entries.reserve(input->plan.keys.size() + 1);
-  for (const ConvertKey& key : input->plan.keys) {
+  for (std::size_t i = 0; i < input->plan.keys.size(); ++i) {
     CAIRN_TRY(input->source->check_not_stopped());
-    Entry& entry = items->entries.emplace_back(Entry{key.name.fqn, key.name.path, Value()});
-    Result<void> added = key.tensor != nullptr ? add_tensor(*input, key, entry) : add_value(*input, key, entry);
-    if (!added) return input->source->explain(std::move(added).error().key(key.source_fqn()));
+    Result<void> added = add_key(*input, i, *items);
+    if (!added) return input->source->explain(std::move(added).error().key(input->plan.keys[i].source_fqn()));
   }
   if (input->saves_shape) {
     const std::string key(kNestedShapeKey);
     items->entries.push_back({key, {key}, shape_value(input->plan.shape)});
+    items->keys.push_back(input->plan.keys.size());
   }
   CAIRN_TRY_ASSIGN(items->serialized, SaveItems::make(items->entries));
   return items;
@@ -156,7 +191,7 @@ std::vector<FileContent> divide(const ConvertJob& job, Items& items) {
     }
   }
   const auto key_of = [&](std::size_t i) {
-    return i < job.input->plan.keys.size() ? &job.input->plan.keys[i] : nullptr;
+    return items.keys[i] < job.input->plan.keys.size() ? &job.input->plan.keys[items.keys[i]] : nullptr;
   };
   std::vector<plan::BalancedItem> balanced;
   balanced.reserve(order.size());

@@ -89,6 +89,10 @@ class Side {
   Result<std::string> payload(std::string_view key) const {
     return located(checkpoint_.read_payload(key, {.verify = Verify::kFull, .follow_links = follow_links_}));
   }
+  Result<std::string> chunk_payload(std::string_view key, std::size_t chunk) const {
+    return located(
+        checkpoint_.read_chunk_payload(key, chunk, {.verify = Verify::kFull, .follow_links = follow_links_}));
+  }
   // Adds the side to the error of a read.
   template <typename T>
   Result<T> located(Result<T> result) const {
@@ -342,9 +346,9 @@ class Comparison {
     Result<ElementReader> b = b_.reader(*tensor_b);
     for (const Result<ElementReader>* side : {&a, &b}) {
       if (*side) continue;
-      const bool has_archive = side->error().code() == ErrorCode::kUnsupported && tensor_a->chunk_count() == 1 &&
-                               tensor_b->chunk_count() == 1;
-      if (!has_archive) open_error_ = side->error();
+      const bool has_archives =
+          side->error().code() == ErrorCode::kUnsupported && tensor_a->boxes == tensor_b->boxes;
+      if (!has_archives) open_error_ = side->error();
       return false;
     }
     const std::int64_t count = *element_count(slot.tensor_a->shape);  // the readers have checked the shape
@@ -402,14 +406,24 @@ class Comparison {
       if (a && b) return compare_values(slot, *a, *b), Result<void>();
     }
     // In a form that Cairn does not decode: only equal bytes show that the two are equal.
+    if (slot.is_tensor()) return compare_archives(slot);
     CAIRN_TRY_ASSIGN(const std::string a, a_.payload(*slot.key));
     CAIRN_TRY_ASSIGN(const std::string b, b_.payload(*slot.key));
     if (a == b) return {};
-    if (slot.is_tensor()) {
+    const auto text = [](const std::string& bytes) { return "<" + std::to_string(bytes.size()) + " stored bytes>"; };
+    slot.difference = KeyDifference{*slot.key, Kind::kValue, text(a), text(b), {}, {}};
+    return {};
+  }
+
+  // Compares the stored chunks of two tensors whose chunks have equal places.
+  Result<void> compare_archives(Slot& slot) {
+    CAIRN_TRY_ASSIGN(const CatalogTensor tensor, a_.tensor(*slot.key));
+    for (std::size_t chunk = 0; chunk < tensor.chunk_count(); ++chunk) {
+      CAIRN_TRY_ASSIGN(const std::string a, a_.chunk_payload(*slot.key, chunk));
+      CAIRN_TRY_ASSIGN(const std::string b, b_.chunk_payload(*slot.key, chunk));
+      if (a == b) continue;
       slot.difference = tensors_differ(slot, slot.difference ? slot.difference->kind : Kind::kElements);
-    } else {
-      const auto text = [](const std::string& bytes) { return "<" + std::to_string(bytes.size()) + " stored bytes>"; };
-      slot.difference = KeyDifference{*slot.key, Kind::kValue, text(a), text(b), {}, {}};
+      return {};
     }
     return {};
   }

@@ -77,7 +77,7 @@ class Loader {
       if (!options_.allow_partial && !report_.missing.empty()) continue;
       if (auto target = std::get_if<TensorEntry>(&entry.content)) {
         if (tensor == nullptr) return kind_differs(entry, "a tensor", "a value");
-        CAIRN_TRY(plan_tensor(*tensor, *target));
+        CAIRN_TRY(plan_tensor(*tensor, *target, i));
       } else {
         const bool wants_tensor = std::holds_alternative<SerializedTensor>(entry.content);
         if (wants_tensor && tensor == nullptr) return kind_differs(entry, "a tensor", "a value");
@@ -91,6 +91,7 @@ class Loader {
       return checkpointer::missing_keys(*whole, report_.missing);
     }
     for (NewValue& value : values_) CAIRN_TRY(read_value(value));
+    for (const Archive& archive : archives_) CAIRN_TRY(hand_over(archive));
     mark_overlaps();
     return {};
   }
@@ -176,6 +177,13 @@ class Loader {
     std::string payload;
   };
 
+  // A chunk that only the caller can read.
+  struct Archive {
+    std::size_t entry;
+    const CatalogTensor* tensor;
+    plan::ReadItem item;
+  };
+
   // The bytes of other ranks, through this rank's buffers. The report of a load that another rank stops is not used.
   Result<void> execute_broadcasts() {
     const checkpointer::BroadcastOutcome outcome = broadcast_->run();
@@ -258,7 +266,7 @@ class Loader {
     return indexes_.try_emplace(&tensor, tensor).first->second;
   }
 
-  Result<void> plan_tensor(const CatalogTensor& tensor, const TensorEntry& target) {
+  Result<void> plan_tensor(const CatalogTensor& tensor, const TensorEntry& target, std::size_t entry) {
     if (!(tensor.shape == target.global_shape)) {
       return Error(ErrorCode::kInvalidArgument, "Size mismatch between saved " + size_text(tensor.shape) +
                                                     " and current: " + size_text(target.global_shape))
@@ -271,9 +279,14 @@ class Loader {
     for (const plan::ReadItem& item : items) {
       const data_file::DataFile* file = nullptr;
       CAIRN_TRY_ASSIGN(file, impl_.file_of(tensor.locations[item.chunk], tensor.fqn, options_.follow_links));
-      CAIRN_TRY_ASSIGN(StoredTensor stored, file->tensor(tensor, item.chunk));
-      CAIRN_TRY(check_shared_record(tensor, item, *file, stored));
-      reads_.push_back(checkpointer::chunk_read(tensor, item, {target.local, target.box}, *file, std::move(stored)));
+      Result<StoredTensor> stored = file->tensor(tensor, item.chunk);
+      if (!stored && stored.error().code() == ErrorCode::kUnsupported && options_.take_archive) {
+        archives_.push_back({entry, &tensor, item});
+        continue;
+      }
+      if (!stored) return std::move(stored).error();
+      CAIRN_TRY(check_shared_record(tensor, item, *file, *stored));
+      reads_.push_back(checkpointer::chunk_read(tensor, item, {target.local, target.box}, *file, *std::move(stored)));
       groups_.push_back(checkpointer::group_of(reads_.back(), target.box.sizes() == tensor.shape));
     }
     return {};
@@ -333,6 +346,13 @@ class Loader {
     return {};
   }
 
+  Result<void> hand_over(const Archive& archive) {
+    const CatalogTensor& tensor = *archive.tensor;
+    const std::size_t chunk = archive.item.chunk;
+    CAIRN_TRY_ASSIGN(std::string payload, impl_.chunk_payload(tensor.fqn, tensor.locations[chunk], options_));
+    return options_.take_archive({archive.entry, tensor.chunk(chunk), archive.item.overlap, std::move(payload)});
+  }
+
   void put_into_place(NewValue& value) {
     auto& content = state_.entries()[value.entry].content;
     if (auto* plain = std::get_if<Value>(&content)) *plain = std::move(value.value);
@@ -356,6 +376,7 @@ class Loader {
   bool is_stopped_ = false;
   bool has_left_ = false;
   std::vector<NewValue> values_;
+  std::vector<Archive> archives_;
   os::StopFlag never_stopped_;
   data_file::RecordChecks record_checks_{never_stopped_};
 };

@@ -341,7 +341,25 @@ Result<std::string> Checkpoint::Impl::payload_of(const WantedEntries& entries, s
         .key(fqn)
         .actual(std::to_string(tensor->chunk_count()) + " chunks");
   }
-  const ItemLocation& location = value != nullptr ? value->location : tensor->locations[0];
+  if (tensor != nullptr) return chunk_payload(fqn, tensor->locations[0], options);
+  const data_file::DataFile* file = nullptr;
+  CAIRN_TRY_ASSIGN(file, file_of(value->location, fqn, options.follow_links));
+  if (options.verify != Verify::kNone && file->state_file() == nullptr) CAIRN_TRY(file->check_value(*value));
+  return chunk_payload(fqn, value->location, options);
+}
+
+Result<std::string> Checkpoint::read_chunk_payload(std::string_view fqn, std::size_t chunk,
+                                                   const LoadOptions& options) const {
+  CAIRN_TRY_ASSIGN(const WantedEntries entries, WantedEntries::of_key(*impl_, fqn));
+  const CatalogTensor* tensor = entries.tensor(fqn);
+  if (tensor == nullptr || chunk >= tensor->chunk_count()) {
+    return Error(ErrorCode::kMissingKey, "no such chunk in the checkpoint").key(fqn).actual(std::to_string(chunk));
+  }
+  return impl_->chunk_payload(fqn, tensor->locations[chunk], options);
+}
+
+Result<std::string> Checkpoint::Impl::chunk_payload(std::string_view fqn, const ItemLocation& location,
+                                                    const LoadOptions& options) {
   const data_file::DataFile* file = nullptr;
   CAIRN_TRY_ASSIGN(file, file_of(location, fqn, options.follow_links));
   if (const torch_file::StateFile* state = file->state_file()) {
@@ -349,7 +367,6 @@ Result<std::string> Checkpoint::Impl::payload_of(const WantedEntries& entries, s
     if (!payload) return std::move(payload).error().key(fqn).file(file->name());
     return payload;
   }
-  if (value != nullptr && options.verify != Verify::kNone) CAIRN_TRY(file->check_value(*value));
   const auto explain = [&](Error error) {
     return std::move(error).key(fqn).file(file->name()).offset(location.offset);
   };

@@ -235,9 +235,10 @@ class OwnItems {
     for (auto at = begin; at != end; ++at) {
       const manifest::TrailerItem& item = items_[at->second];
       if (item.kind != stored.kind) continue;
-      const bool is_chunk = item.kind == manifest::TrailerItem::Kind::kTensor;
-      if (!is_chunk || item.box == stored.box) return AssignedItem{at->second, nullptr};
-      if (!part && intersection(item.box, stored.box) == stored.box) {
+      const bool is_value = item.kind == manifest::TrailerItem::Kind::kValue;
+      if (is_value || item.box == stored.box) return AssignedItem{at->second, nullptr};
+      const bool may_be_cut = item.kind == manifest::TrailerItem::Kind::kTensor;
+      if (may_be_cut && !part && intersection(item.box, stored.box) == stored.box) {
         part = {at->second, std::make_shared<const Box>(stored.box)};
       }
     }

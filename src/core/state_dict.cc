@@ -54,14 +54,28 @@ Result<void> check_view(const TensorView& view) {
   return {};
 }
 
+Result<void> check_within(const Box& chunk, const Extents& global_shape, const std::string& fqn) {
+  if (chunk.within(global_shape)) return {};
+  return Error(ErrorCode::kInvalidArgument, "a chunk outside its tensor")
+      .key(fqn)
+      .expected("within " + to_string(global_shape))
+      .actual(to_string(chunk));
+}
+
 // Checks a chunk against the first entry of its name.
 Result<void> check_fits(const Entry& first, DType dtype, const Extents& global_shape) {
   const auto* tensor = std::get_if<TensorEntry>(&first.content);
-  if (tensor == nullptr) return Error(ErrorCode::kInvalidArgument, "a key that was added twice").key(first.fqn);
-  if (tensor->local.dtype == dtype && tensor->global_shape == global_shape) return {};
+  const auto* serialized = std::get_if<SerializedTensor>(&first.content);
+  const bool is_whole = serialized != nullptr && !serialized->chunk;
+  if ((tensor == nullptr && serialized == nullptr) || is_whole) {
+    return Error(ErrorCode::kInvalidArgument, "a key that was added twice").key(first.fqn);
+  }
+  const DType first_dtype = tensor != nullptr ? tensor->local.dtype : serialized->dtype;
+  const Extents& first_shape = tensor != nullptr ? tensor->global_shape : serialized->shape;
+  if (first_dtype == dtype && first_shape == global_shape) return {};
   return Error(ErrorCode::kInvalidArgument, "chunks of one tensor differ in dtype or global shape")
       .key(first.fqn)
-      .expected(std::string(name_of(tensor->local.dtype)) + " " + to_string(tensor->global_shape))
+      .expected(std::string(name_of(first_dtype)) + " " + to_string(first_shape))
       .actual(std::string(name_of(dtype)) + " " + to_string(global_shape));
 }
 
@@ -156,12 +170,7 @@ Result<void> StateDict::add_chunk(Path path, TensorView local, Extents global_sh
   if (auto checked = check_view(local); !checked) return std::move(checked).error().key(fqn);
   auto box = Box::make(std::move(offsets), local.sizes);
   if (!box) return std::move(box).error().key(fqn);
-  if (!box->within(global_shape)) {
-    return Error(ErrorCode::kInvalidArgument, "a chunk outside its tensor")
-        .key(fqn)
-        .expected("within " + to_string(global_shape))
-        .actual(to_string(*box));
-  }
+  CAIRN_TRY(check_within(*box, global_shape, fqn));
   const std::size_t hash = hash_of(fqn);
   if (const Entry* first = find(fqn, hash)) {
     if (auto checked = check_fits(*first, local.dtype, global_shape); !checked) return checked;
@@ -191,7 +200,14 @@ Result<void> StateDict::add_serialized(Path path, SerializedValue value) {
 
 Result<void> StateDict::add_serialized(Path path, SerializedTensor tensor) {
   std::string fqn = fqn_of(path);
-  return add({std::move(fqn), std::move(path), std::move(tensor)});
+  if (!tensor.chunk) return add({std::move(fqn), std::move(path), std::move(tensor)});
+  CAIRN_TRY(check_within(*tensor.chunk, tensor.shape, fqn));
+  const std::size_t hash = hash_of(fqn);
+  if (const Entry* first = find(fqn, hash)) {
+    CAIRN_TRY(check_fits(*first, tensor.dtype, tensor.shape));
+  }
+  append({std::move(fqn), std::move(path), std::move(tensor)}, hash);
+  return {};
 }
 
 const Entry* StateDict::find(std::string_view fqn) const { return find(fqn, hash_of(fqn)); }

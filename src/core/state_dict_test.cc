@@ -49,6 +49,25 @@ TEST(StateDict, RefusesANameThatIsTaken) {
   EXPECT_EQ(state.entries().size(), 2U);
 }
 
+TEST(StateDict, TakesSerializedChunksBesideChunksInMemory) {
+  StateDict state;
+  const auto rows = [](std::int64_t first, std::int64_t count, DType dtype = DType::kFloat32) {
+    return SerializedTensor{"", dtype, {8}, false, Box::make({first}, {count}).value()};
+  };
+  ASSERT_TRUE(state.add_serialized(Path{"w"}, rows(0, 2)));
+  ASSERT_TRUE(state.add_chunk("w", view_of({4}), {8}, {2}));
+  ASSERT_TRUE(state.add_serialized(Path{"w"}, rows(6, 2)));
+  ASSERT_TRUE(state.add_serialized(Path{"whole"}, SerializedTensor{"", DType::kFloat32, {8}}));
+  for (const auto& added :
+       {state.add_serialized(Path{"w"}, rows(6, 3)), state.add_chunk("whole", view_of({4}), {8}, {0}),
+        state.add_serialized(Path{"w"}, rows(0, 2, DType::kInt8)),
+        state.add_serialized(Path{"w"}, SerializedTensor{"", DType::kFloat32, {8}})}) {
+    ASSERT_FALSE(added);
+    EXPECT_EQ(added.error().code(), ErrorCode::kInvalidArgument);
+  }
+  EXPECT_EQ(state.entries().size(), 4U);
+}
+
 TEST(StateDict, RefusesStridesThatNoMemoryHas) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();

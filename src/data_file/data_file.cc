@@ -105,16 +105,16 @@ Result<StoredTensor> DataFile::tensor_of_cairn(const CatalogTensor& tensor, std:
   if (!found) return Error(ErrorCode::kCorrupt, "no item begins at the offset in the metadata").offset(location.offset);
   const manifest::TrailerItem item = trailer_->item(*found);
   const Box box = tensor.chunk(chunk);
-  if (item.kind == manifest::TrailerItem::Kind::kSerializedTensor) {
-    return Error(ErrorCode::kUnsupported, "the tensor is stored as an archive that only torch can read");
-  }
   if (item.fqn != tensor.fqn)
     return differs("the key of the item differs from the metadata", "'" + tensor.fqn + "'", "'" + item.fqn + "'");
-  if (item.kind != manifest::TrailerItem::Kind::kTensor || item.dtype != tensor.dtype || !(item.box == box) ||
+  if (item.kind == manifest::TrailerItem::Kind::kValue || item.dtype != tensor.dtype || !(item.box == box) ||
       item.range.item_length != location.length) {
     return differs("the item differs from the metadata",
                    describe(tensor.dtype, box.sizes()) + " of " + std::to_string(location.length) + " bytes",
                    describe(item.dtype, item.box.sizes()) + " of " + std::to_string(item.range.item_length) + " bytes");
+  }
+  if (item.kind == manifest::TrailerItem::Kind::kSerializedTensor) {
+    return Error(ErrorCode::kUnsupported, "the tensor is stored as an archive that only torch can read");
   }
   StoredTensor stored;
   stored.dtype = item.dtype;

@@ -25,7 +25,11 @@ Result<void> describe(const ItemSource& source, manifest::TrailerItem& item) {
     item.dtype = tensor->dtype;
     item.requires_grad = tensor->requires_grad;
     item.global_shape = tensor->shape;
-    CAIRN_TRY_ASSIGN(item.box, Box::whole(tensor->shape));
+    if (tensor->chunk) {
+      item.box = *tensor->chunk;
+    } else {
+      CAIRN_TRY_ASSIGN(item.box, Box::whole(tensor->shape));
+    }
   } else {
     item.dtype = DType::kFloat32;
     item.requires_grad = false;

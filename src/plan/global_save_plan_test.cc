@@ -421,8 +421,21 @@ TEST(GlobalSavePlan, NamesKeyAndRanksThatDisagree) {
   EXPECT_EQ(dtype.actual(), "a tensor, bfloat16 [2, 3]");
   EXPECT_EQ(disagreement([](LocalItem& item) { item.shape = {2, 4}; }).actual(), "a tensor, float32 [2, 4]");
   EXPECT_EQ(disagreement([](LocalItem& item) { item.kind = LocalItem::Kind::kValue; }).actual(), "a value");
-  const Error kind = disagreement([](LocalItem& item) { item.kind = LocalItem::Kind::kSerializedTensor; });
-  EXPECT_EQ(kind.actual(), "a serialized tensor, float32 [2, 3]");
+}
+
+TEST(GlobalSavePlan, MixesArchivedAndPlainChunksOfATensor) {
+  Job job(3);
+  LocalItem& archived = job.add(0, "w", {8}, box({0}, {4}));
+  archived.kind = LocalItem::Kind::kSerializedTensor;
+  archived.replicated = true;
+  job.add(1, "w", {8}, box({4}, {4})).replicated = true;
+  job.add(2, "w", {8}, box({4}, {4})).replicated = true;
+  const GlobalSavePlan plan = plan_save(job.plans).value();
+  EXPECT_EQ(plan.ranks[0].size(), 1U);
+  EXPECT_EQ(plan.ranks[1].size() + plan.ranks[2].size(), 1U);
+  EXPECT_TRUE(plan.cuts.empty());
+  job.add(0, "v", {8}, box({0}, {4})).kind = LocalItem::Kind::kSerializedTensor;
+  EXPECT_EQ(error_of(job).key(), "v");  // the other half is missing
 }
 
 TEST(GlobalSavePlan, LetsRanksDisagreeAboutGradients) {

@@ -32,7 +32,7 @@ struct Key {
   std::vector<std::int64_t> boxes = {};  // per holder, as in CatalogTensor
 
   // The count of numbers per chunk that distinguish the key's chunks. Zero for a key that is written whole.
-  std::size_t box_numbers() const { return first->kind == Kind::kTensor ? 2 * first->shape.size() : 0; }
+  std::size_t box_numbers() const { return first->kind == Kind::kValue ? 0 : 2 * first->shape.size(); }
 };
 
 std::string description_of(const LocalItem& item) {
@@ -43,7 +43,8 @@ std::string description_of(const LocalItem& item) {
 
 Result<void> check_agreement(const Key& key, const LocalItem& item, std::uint32_t rank) {
   const LocalItem& first = *key.first;
-  const bool agree = item.kind == first.kind &&
+  // A tensor may have chunks of both kinds: torchao's optimizers quantise the larger shards only.
+  const bool agree = (item.kind == Kind::kValue) == (first.kind == Kind::kValue) &&
                      (item.kind == Kind::kValue || (item.dtype == first.dtype && item.shape == first.shape));
   if (agree) return {};
   return Error(ErrorCode::kInvalidArgument, "the ranks disagree about the kind, dtype or shape of the key")
@@ -59,7 +60,7 @@ Result<void> check_first(const LocalItem& item) {
 }
 
 Result<void> check_dimensions(const LocalItem& item) {
-  if (item.kind != Kind::kTensor || item.box.dimensions() == item.shape.size()) return {};
+  if (item.kind == Kind::kValue || item.box.dimensions() == item.shape.size()) return {};
   return Error(ErrorCode::kInvalidArgument, "a chunk and its tensor differ in dimensions")
       .expected(to_string(item.shape))
       .actual(to_string(item.box));
@@ -129,13 +130,13 @@ class Grouping {
     const auto sum = checked_add(bytes, item.bytes);
     if (!sum || *sum > kBytesMax) return Error(ErrorCode::kInvalidArgument, "a save of more than 2^63 - 1 bytes");
     bytes = *sum;
-    key.replicated = key.replicated && item.replicated;
+    key.replicated = key.replicated && item.replicated && item.kind == Kind::kTensor;
     if (key.holders.empty()) {
       key.holders.reserve(key.count);
       key.boxes.reserve(key.count * key.box_numbers());
     }
     key.holders.push_back(holder);
-    if (item.kind != Kind::kTensor) return {};
+    if (item.kind == Kind::kValue) return {};
     CAIRN_TRY(check_dimensions(item));
     key.boxes.insert(key.boxes.end(), item.box.offsets().begin(), item.box.offsets().end());
     key.boxes.insert(key.boxes.end(), item.box.sizes().begin(), item.box.sizes().end());
@@ -180,7 +181,7 @@ class Grouping {
   // Step 3. Leaves one box per group in key.boxes, and the lowest rank of each group in `chunk_ranks_`.
   Result<void> group(Key& key) {
     const std::size_t width = key.box_numbers();
-    const bool replicated = key.replicated && key.first->kind == Kind::kTensor;
+    const bool replicated = key.replicated;
     const std::size_t first_group = result_.groups.size();
     bool all_have_elements = true;
     chunk_ranks_.clear();
@@ -217,7 +218,7 @@ class Grouping {
     return Error(ErrorCode::kInvalidArgument, "a rank lists an item twice")
         .key(key.first->fqn)
         .rank(twice->rank)
-        .actual(item.kind == Kind::kTensor ? to_string(item.box) : description_of(item));
+        .actual(item.kind == Kind::kValue ? description_of(item) : to_string(item.box));
   }
 
   std::span<const LocalPlan> ranks_;

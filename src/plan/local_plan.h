@@ -16,7 +16,7 @@ namespace cairn::plan {
 struct LocalItem {
   enum class Kind : std::uint8_t {
     kTensor,            // a chunk of a tensor, written from memory
-    kSerializedTensor,  // a whole tensor as a `torch.save` archive: never cut
+    kSerializedTensor,  // a chunk of a tensor as a `torch.save` archive: never cut
     kValue,             // a value as a `torch.save` archive: never cut
   };
 
@@ -28,7 +28,7 @@ struct LocalItem {
   bool replicated = false;
   std::uint64_t bytes = 0;  // payload
   Extents shape;            // of the whole tensor; ignored for a value
-  Box box;                  // of a chunk: its place in the tensor; ignored for archives
+  Box box;                  // of a chunk: its place in the tensor; ignored for a value
 };
 
 // In the rank's own order.

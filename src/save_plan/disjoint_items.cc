@@ -18,12 +18,18 @@ using manifest::TrailerItem;
 // Equal on all ranks. A state with chosen keys can at most make the coordinator plan for all ranks.
 constexpr SipKey kDigestKey{0x636169726e2d6974, 0x656d2d6469676573};
 
+// Of an item's chunk; empty for a value.
+Extents offsets_of(const ItemSource& source) {
+  if (source.tensor != nullptr) return source.tensor->box.offsets();
+  const auto* const serialized = std::get_if<SerializedTensor>(&source.entry->content);
+  if (serialized == nullptr) return {};
+  return serialized->chunk ? serialized->chunk->offsets() : Extents(serialized->shape.size(), 0);
+}
+
 std::uint64_t digest_of(const ItemSource& source) {
   SipHash hash(kDigestKey);
   hash.add(source.entry->fqn);
-  if (source.kind == TrailerItem::Kind::kTensor) {
-    for (const std::int64_t offset : source.tensor->box.offsets().span()) hash.add(static_cast<std::uint64_t>(offset));
-  }
+  for (const std::int64_t offset : offsets_of(source)) hash.add(static_cast<std::uint64_t>(offset));
   return hash.finish();
 }
 

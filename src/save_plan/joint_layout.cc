@@ -59,8 +59,7 @@ class LayoutMaker {
     for (std::size_t i = 0; i < writes.size(); ++i) {
       const plan::LocalItem& item = items[writes[i].item];
       const Box& box = global_.box_of(writes[i], item);
-      const bool is_archive = item.kind == plan::LocalItem::Kind::kSerializedTensor;
-      const bool is_first = builder_.add(item, is_archive ? whole_of(item) : box, locations[i]);
+      const bool is_first = builder_.add(item, box, locations[i]);
       if (is_first) builder_.add_path(item.fqn, local_.path_of(item.fqn));
       const bool is_part = writes[i].cut != plan::WriteItem::kWhole;
       laid_out.items.push_back({writes[i].item, is_part ? std::make_shared<const Box>(box) : nullptr});
@@ -88,8 +87,6 @@ class LayoutMaker {
     ++file_count_;
     return {};
   }
-
-  static Box whole_of(const plan::LocalItem& item) { return Box::whole(item.shape).value(); }
 
   LocalPlans& local_;
   plan::GlobalSavePlan& global_;

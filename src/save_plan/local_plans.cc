@@ -8,8 +8,8 @@
 //    If the elements do not join to the name, a 0 comes first, and the text of each element follows its length.
 // 4. Of a tensor, unless kSameTensor says that both are those of the last tensor before: dtype (a byte), the number of
 //    dimensions, the sizes.
-// 5. Of a chunk: kRows, offset and size in the first dimension; kBox, the offsets and the sizes. Of an archive: its
-//    bytes.
+// 5. Of a chunk: kRows, offset and size in the first dimension; kBox and kSerializedChunk, the offsets and the sizes.
+//    Of an archive: its bytes.
 #include "save_plan/local_plans.h"
 
 #include <cairn/version.h>
@@ -36,7 +36,7 @@ using manifest::CodedReader;
 using manifest::TrailerItem;
 using plan::LocalItem;
 
-enum class Form : std::uint8_t { kWhole, kRows, kBox, kSerializedTensor, kValue };
+enum class Form : std::uint8_t { kWhole, kRows, kBox, kSerializedTensor, kValue, kSerializedChunk };
 constexpr unsigned kFormMask = 0b111;
 constexpr unsigned kRequiresGrad = 1 << 3;
 constexpr unsigned kReplicated = 1 << 4;
@@ -54,11 +54,14 @@ bool is_at_origin(std::span<const std::int64_t> offsets) {
 
 Form form_of(const TrailerItem& item) {
   if (item.kind == TrailerItem::Kind::kValue) return Form::kValue;
-  if (item.kind == TrailerItem::Kind::kSerializedTensor) return Form::kSerializedTensor;
   const auto offsets = item.box.offsets().span();
   const auto sizes = item.box.sizes().span();
   const auto shape = item.global_shape.span();
-  if (is_at_origin(offsets) && std::ranges::equal(sizes, shape)) return Form::kWhole;
+  const bool is_whole = is_at_origin(offsets) && std::ranges::equal(sizes, shape);
+  if (item.kind == TrailerItem::Kind::kSerializedTensor) {
+    return is_whole ? Form::kSerializedTensor : Form::kSerializedChunk;
+  }
+  if (is_whole) return Form::kWhole;
   const bool is_rows =
       !shape.empty() && is_at_origin(offsets.subspan(1)) && std::ranges::equal(sizes.subspan(1), shape.subspan(1));
   return is_rows ? Form::kRows : Form::kBox;
@@ -105,12 +108,11 @@ class Encoder {
     if (form == Form::kRows) {
       append_varint(message_, static_cast<std::uint64_t>(item.box.offsets()[0]));
       append_varint(message_, static_cast<std::uint64_t>(item.box.sizes()[0]));
-    } else if (form == Form::kBox) {
+    } else if (form == Form::kBox || form == Form::kSerializedChunk) {
       append_extents(message_, item.box.offsets());
       append_extents(message_, item.box.sizes());
-    } else if (form != Form::kWhole) {
-      append_varint(message_, source.bytes.size());
     }
+    if (source.tensor == nullptr) append_varint(message_, source.bytes.size());
   }
 
   std::string& message_;
@@ -122,8 +124,8 @@ class Encoder {
 
 // The boxes of a plan are checked by the plan (plan::validate_chunks): here only that they are boxes.
 Result<Box> read_box(CodedReader& reader, Form form, const Extents& shape) {
-  if (form == Form::kWhole) return Box::whole(shape);
-  if (form == Form::kBox) {
+  if (form == Form::kWhole || form == Form::kSerializedTensor) return Box::whole(shape);
+  if (form == Form::kBox || form == Form::kSerializedChunk) {
     CAIRN_TRY_ASSIGN(Extents offsets, manifest::read_extents(reader, shape.size()));
     CAIRN_TRY_ASSIGN(Extents sizes, manifest::read_extents(reader, shape.size()));
     return Box::make(std::move(offsets), std::move(sizes));
@@ -180,7 +182,7 @@ Result<std::string_view> LocalPlans::read_key(CodedReader& reader, bool has_path
 Result<LocalItem> LocalPlans::read_item(CodedReader& reader, Previous& previous) {
   CAIRN_TRY_ASSIGN(const unsigned bits, reader.byte());
   const unsigned form_bits = bits & kFormMask;
-  if (bits >= 2 * kHasPath || form_bits > static_cast<unsigned>(Form::kValue)) {
+  if (bits >= 2 * kHasPath || form_bits > static_cast<unsigned>(Form::kSerializedChunk)) {
     return reader.damaged("an item of an unknown form");
   }
   const Form form = static_cast<Form>(form_bits);
@@ -208,12 +210,12 @@ Result<LocalItem> LocalPlans::read_item(CodedReader& reader, Previous& previous)
   }
   item.dtype = previous.dtype;
   item.shape = previous.shape;
-  if (form == Form::kSerializedTensor) {
+  CAIRN_TRY_ASSIGN(item.box, read_box(reader, form, item.shape));
+  if (form == Form::kSerializedTensor || form == Form::kSerializedChunk) {
     item.kind = LocalItem::Kind::kSerializedTensor;
     CAIRN_TRY_ASSIGN(item.bytes, reader.varint());
     return item;
   }
-  CAIRN_TRY_ASSIGN(item.box, read_box(reader, form, item.shape));
   const auto bytes =
       checked_multiply(static_cast<std::uint64_t>(item.box.element_count()), std::uint64_t{item_bytes(item.dtype)});
   if (!bytes) return reader.damaged("a chunk of more than 2^64 bytes");

@@ -33,6 +33,10 @@ StateDict every_form() {
   EXPECT_TRUE(state.add_tensor(Path{"deep too"}, view({1, 2, 1, 2, 1})));
   EXPECT_TRUE(state.add_tensor(Path{"list", std::int64_t{3}}, view({0})));
   EXPECT_TRUE(state.add_value(Path{"step"}, Value(7)));
+  EXPECT_TRUE(state.add_serialized(Path{"opaque", "whole"}, SerializedTensor{"archive", DType::kFloat32, {2, 8}}));
+  const Box rows = Box::make({2, 0}, {2, 8}).value();
+  const SerializedTensor chunk{"rows", DType::kFloat32, {4, 8}, true, rows};
+  EXPECT_TRUE(state.add_serialized(Path{"opaque", "rows"}, chunk));
   return state;
 }
 
@@ -51,6 +55,13 @@ TEST(LocalPlans, HoldTheItemsOfEveryRank) {
       EXPECT_EQ(plans.path_of(plan[i].fqn), entry.path);
       const auto* tensor = std::get_if<TensorEntry>(&entry.content);
       EXPECT_EQ(plan[i].kind == plan::LocalItem::Kind::kTensor, tensor != nullptr);
+      if (const auto* serialized = std::get_if<SerializedTensor>(&entry.content)) {
+        EXPECT_EQ(plan[i].kind, plan::LocalItem::Kind::kSerializedTensor);
+        EXPECT_EQ(plan[i].shape, serialized->shape);
+        EXPECT_EQ(plan[i].box, serialized->chunk ? *serialized->chunk : Box::whole(serialized->shape).value());
+        EXPECT_EQ(plan[i].bytes, serialized->payload.size());
+        EXPECT_EQ(plan[i].requires_grad, serialized->requires_grad);
+      }
       if (tensor == nullptr) continue;
       EXPECT_EQ(plan[i].shape, tensor->global_shape);
       EXPECT_EQ(plan[i].box, tensor->box);

@@ -41,7 +41,7 @@ from cairn._state.tensors import (
     add_payload_target,
     fill,
     is_declared_shard,
-    is_sharded,
+    is_filled_in_place,
     needs_payload,
     tensor_in_payload,
 )
@@ -340,7 +340,13 @@ class _Load:
             whole = functools.partial(_engine.catalog_of, checkpoint)  # decodes the metadata of all ranks
             self._fill_given(whole, rules, ranks.rank, alone)
             state = _engine.StateDict()
-            tensors = TensorTarget(state, to_devices=True)
+            tensors = TensorTarget(
+                state,
+                to_devices=True,
+                saved_form=checkpoint.tensor_form,
+                allow_pickle=self._allow_pickle,
+                allow_cast=self._options["allow_cast"],
+            )
             others: list[Leaf] = []  # all leaves except plain tensors
             payloads: list[Leaf] = []
 
@@ -374,7 +380,13 @@ class _Load:
         if ranks.rank == 0 or alone:
             dcp_records.note_step("global_step", *step)
         with dcp_records.in_step("read_data", *step):
-            conversions, missing, texts = checkpoint.load(state, **self._options, **ranks.options, own_checkpoint=alone)
+            conversions, missing, texts = checkpoint.load(
+                state,
+                **self._options,
+                **ranks.options,
+                own_checkpoint=alone,
+                take_archive=tensors.take_archive,
+            )
             with contextlib.nullcontext() if alone else ranks.all_fail_together("read"):
                 absent = set(missing)
                 self.size = sum(state.tensor_bytes()) + sum(len(payload) for _, payload in read)
@@ -388,7 +400,7 @@ class _Load:
         if self._flattens:
             loaded = len(self.keys - absent)
             warn_of_ignored(self._state_dict, checkpoint, loaded, directory, may_be_empty=ranks.rank != 0 and not alone)
-        return conversions
+        return conversions + tensors.conversions
 
     def _fill_given(self, whole: Callable[[], _engine.Catalog], rules: Rules, rank: int, alone: bool) -> None:
         """Sets the attributes that a caller's planner and reader have after a load by torch's driver."""
@@ -484,7 +496,7 @@ def _check_assignable(container: Any, place: Any, fqn: str) -> None:
 
 
 def _is_tensor(value: object) -> bool:
-    return isinstance(value, torch.Tensor) or is_sharded(value)
+    return isinstance(value, torch.Tensor) or is_filled_in_place(value)
 
 
 def _materialized(tensor: torch.Tensor) -> torch.Tensor:

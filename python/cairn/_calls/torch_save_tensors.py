@@ -26,6 +26,7 @@ from cairn import _engine
 from cairn._directory.opening import open_checkpoint
 from cairn._ranks.ranks import Ranks
 from cairn._state.dtypes import DTYPES, QUANTIZED
+from cairn._state.local_shard import part_of
 from cairn._state.tensors import TensorTarget
 from cairn._state.values import load_value, warn_of_conversions
 from cairn.errors import Cancelled, InvalidArgument, MissingKey, Unsupported
@@ -117,7 +118,7 @@ class TorchSaveTensors:
                 opaque.append((box, target))
             else:
                 targets.add_part((box.key,), target, shape, box.offsets)
-        read = [(target, _part_of(self._opaque(box.key), box.offsets, box.sizes)) for box, target in opaque]
+        read = [(target, part_of(self._opaque(box.key), box.offsets, box.sizes)) for box, target in opaque]
         conversions, _, _ = self._checkpoint.load(state, allow_cast=True)
         targets.finish(set())
         for target, part in read:
@@ -292,7 +293,7 @@ class ReadingTogether:
             tensor = self._source.whole(key, getattr(torch, dtype))
             for rank, of_rank in enumerate(wanted):
                 for offsets, sizes in of_rank.boxes.get((key, dtype), ()):
-                    parts[rank].append(_bytes_of(_part_of(tensor, offsets, sizes)))
+                    parts[rank].append(_bytes_of(part_of(tensor, offsets, sizes)))
         out[:] = [b"".join(part) for part in parts]
 
     def _put(
@@ -325,12 +326,6 @@ def _fill_planner(source: TorchSaveTensors, boxes: Sequence[Box], planner: Any) 
     source.fill(targets)
     for box, target in targets:
         planner.commit_tensor(box.item, target)
-
-
-def _part_of(tensor: torch.Tensor, offsets: Sequence[int], sizes: Sequence[int]) -> torch.Tensor:
-    for dimension, (first, length) in enumerate(zip(offsets, sizes, strict=True)):
-        tensor = tensor.narrow(dimension, first, length)
-    return tensor
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:

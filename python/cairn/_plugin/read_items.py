@@ -144,7 +144,12 @@ class ItemReader:
 
     def _read_tensors(self, items: list[ReadItem], planner: LoadPlanner) -> None:
         state = _engine.StateDict()
-        targets = TensorTarget(state)
+        targets = TensorTarget(
+            state,
+            saved_form=self._checkpoint.tensor_form,
+            allow_pickle=self._allow_pickle,
+            allow_cast=bool(self._options.get("allow_cast")),
+        )
         resolved = []
         for item in items:
             chunk = self._chunk_of(item)
@@ -158,8 +163,8 @@ class ItemReader:
             offsets = [first + inside for first, inside in zip(chunk.offsets, item.storage_offsets, strict=True)]
             targets.add_part((chunk.key,), target, chunk.shape, offsets)
         if len(state):
-            conversions, _, _ = self._checkpoint.load(state, **self._options)
-            self.conversions += conversions
+            conversions, _, _ = self._checkpoint.load(state, **self._options, take_archive=targets.take_archive)
+            self.conversions += conversions + targets.conversions
             targets.finish(set())
         for item, target in resolved:
             planner.commit_tensor(item, target)

@@ -22,9 +22,10 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, Read
 
 from cairn import _engine
 from cairn._plugin.read_items import ItemReader, is_stock
-from cairn._state.dtypes import DTYPES
+from cairn._state.dtypes import DTYPES, dtype_change
+from cairn._state.local_shard import part_of
 from cairn._state.tensor_memory import check_memory
-from cairn._state.tensors import fill, needs_payload
+from cairn._state.tensors import fill, is_opaque
 from cairn._state.torch_file import check_rules_hold
 from cairn._state.values import payload_without_code
 from cairn.errors import Corrupt, Error, InvalidArgument, Unsupported
@@ -79,7 +80,7 @@ class TransformedItems:
         key = item.storage_index.fqn
         target = planner.resolve_tensor(item).detach()
         chunk, code = self._items.stored_tensor_of(item)
-        element_bytes = _OPAQUE_ELEMENT_BYTES_MAX if needs_payload(target) else _engine.DTYPE_ITEM_BYTES[code]
+        element_bytes = _OPAQUE_ELEMENT_BYTES_MAX if is_opaque(target) else _engine.DTYPE_ITEM_BYTES[code]
         payload = self._expanded(item, math.prod(chunk) * element_bytes + _ARCHIVE_BYTES_MAX)
         if not self._allow_pickle:
             check_rules_hold(f"the tensor under '{key}'", key=key)
@@ -91,31 +92,15 @@ class TransformedItems:
             found = f"{saved.dtype} {tuple(saved.shape)}" if isinstance(saved, torch.Tensor) else type(saved).__name__
             expected = f"{DTYPES.get(code)} {chunk}"
             raise Corrupt("the item differs from its metadata", key=key, expected=expected, actual=found)
-        for dimension, (first, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
-            if saved.shape[dimension] != length:
-                saved = saved.narrow(dimension, first, length)
+        saved = part_of(saved, item.storage_offsets, item.lengths)
         if saved.shape != target.shape:
             raise InvalidArgument(
                 f"size mismatch for '{key}'", key=key, expected=str(tuple(target.shape)), actual=str(tuple(saved.shape))
             )
-        check_memory(_engine.PlainTensors({}, None), key, target)
-        self._note_conversion(key, code, target.dtype)
+        check_memory(_engine.PlainTensors({}, ()), key, target)
+        self._items.conversions += dtype_change(key, code, target.dtype, bool(self._options.get("allow_cast")))
         fill(target, saved)
         planner.commit_tensor(item, target)
-
-    def _note_conversion(self, key: str, code: int, target: torch.dtype) -> None:
-        saved = DTYPES[code]
-        if saved == target:
-            return
-        if not self._options.get("allow_cast") and not (saved.is_floating_point and target.is_floating_point):
-            raise InvalidArgument(
-                "the dtype of the checkpoint differs from the target's (allow_cast=True converts)",
-                key=key,
-                expected=str(target),
-                actual=str(saved),
-            )
-        codes = {dtype: number for number, dtype in DTYPES.items()}
-        self._items.conversions.append((key, code, codes[target]))
 
     def _expanded(self, item: ReadItem, limit: int) -> bytes:
         """Returns the item with its transforms undone; raises Corrupt above `limit` bytes."""

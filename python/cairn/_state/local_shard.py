@@ -1,8 +1,14 @@
 """LocalShard: a box of a distributed tensor that this process holds."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+
+# The methods by which an object declares its chunks (torch's ``_Checkpointable``).
+WRITE_ITEMS = "__create_write_items__"  # for a save
+CHUNK_LIST = "__create_chunk_list__"  # for a load
+SHARD_GETTER = "__get_tensor_shard__"
 
 
 class LocalShard(NamedTuple):
@@ -11,4 +17,13 @@ class LocalShard(NamedTuple):
     local: torch.Tensor
     offsets: Any  # of the first element, in the whole tensor
     replicated: bool  # further ranks hold the same elements
-    size: Any  # of the whole tensor
+    size: Any  # of the whole tensor; None: the object knows only its chunks
+
+
+def part_of(tensor: torch.Tensor, offsets: Sequence[int], sizes: Sequence[int]) -> torch.Tensor:
+    """Returns the view of the box at `offsets` of `tensor`. Cuts no dimension that the box covers: many tensor
+    subclasses can't be cut."""
+    for dimension, (first, length) in enumerate(zip(offsets, sizes, strict=True)):
+        if tensor.shape[dimension] != length:
+            tensor = tensor.narrow(dimension, first, length)
+    return tensor

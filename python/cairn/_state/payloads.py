@@ -32,7 +32,7 @@ class _PickleModule:
             def reducer_override(self, value: Any) -> Any:
                 if isinstance(value, torch.Tensor):
                     if not plain:
-                        plain.append(_engine.PlainTensors({}, None))
+                        plain.append(_engine.PlainTensors({}, ()))
                     check_memory(plain[0], key, value)
                 return NotImplemented
 

@@ -1,4 +1,10 @@
-"""The boxes of a DTensor on this process, with a mark for boxes that further ranks hold too."""
+"""The chunks of a distributed tensor on this process, with a mark for chunks that further ranks hold too.
+
+Declared chunks win over computed chunks, as in torch: a save goes by ``__create_write_items__``, a load by
+``__create_chunk_list__``, and ``__get_tensor_shard__`` gives the elements. A tensor, a DTensor's local tensor, or an
+object that is no tensor declares chunks by these methods, of its class or its own. The placements of a DTensor count
+only if neither the DTensor nor its local tensor declares chunks.
+"""
 
 import itertools
 import math
@@ -7,26 +13,46 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed.checkpoint.metadata import MetadataIndex
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
+from torch.distributed.checkpoint.planner import WriteItemType
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from cairn._state.local_shard import LocalShard
+from cairn._state.local_shard import CHUNK_LIST, SHARD_GETTER, WRITE_ITEMS, LocalShard
 from cairn.errors import InvalidArgument, Unsupported
 
 _Run = tuple[int, int, int]  # first index in the whole dimension, first index in the local dimension, count
 
 
-def chunks_of_dtensor(key: str, tensor: Any) -> Iterator[LocalShard]:
-    """Yields the chunks of the tensor under `key`: a DTensor, or an object with DCP's ``__create_chunk_list__``
-    protocol.
+def chunks_to_save(key: str, value: Any) -> Iterator[LocalShard]:
+    """Yields the chunks that this process holds of the DTensor, or of the object with DCP's protocol, under `key`.
 
     A rank outside of the mesh has no chunks. Raises Unsupported for a Partial placement, whose elements are not reduced
-    yet.
+    yet, and for a write item that is no tensor; InvalidArgument for a shard of another size than its chunk.
     """
-    if not isinstance(tensor, DTensor):
-        yield from _chunks_of_checkpointable(tensor)
-        return
+    if isinstance(value, DTensor) and not _is_declared(key, value):
+        yield from _chunks_by_placements(key, value)
+    elif hasattr(value, WRITE_ITEMS):
+        yield from _chunks_by_write_items(key, value)
+    else:  # only the elements are declared
+        yield _shard_of(key, value, _whole_of(value), 0, False)
+
+
+def chunks_to_load(key: str, value: Any) -> Iterator[LocalShard]:
+    """As chunks_to_save(), of the chunks that a load fills, without the declared chunks that have no elements. The size
+    of the whole tensor is None if the object does not know it."""
+    if isinstance(value, DTensor) and not _is_declared(key, value):
+        yield from _chunks_by_placements(key, value)
+    elif hasattr(value, CHUNK_LIST):
+        yield from _chunks_by_list(key, value)
+    elif isinstance(value, torch.Tensor):
+        yield _shard_of(key, value, _whole_of(value), 0, False)
+    else:
+        yield from _chunks_by_write_items(key, value)
+
+
+def _is_declared(key: str, tensor: DTensor) -> bool:
+    """Returns whether a DTensor or its local tensor declares chunks. Raises Unsupported for a Partial placement."""
     if any(placement.is_partial() for placement in tensor.placements):
         raise Unsupported(
             f"a DTensor with a Partial placement has no elements to save or fill yet, redistribute it first: '{key}'",
@@ -34,27 +60,67 @@ def chunks_of_dtensor(key: str, tensor: Any) -> Iterator[LocalShard]:
             expected="Shard or Replicate",
             actual=str(tuple(tensor.placements)),
         )
+    kind, own, local = type(tensor), vars(tensor), tensor._local_tensor
+    return any(
+        hasattr(local, name) or name in own or getattr(kind, name, None) is not getattr(DTensor, name, None)
+        for name in (WRITE_ITEMS, CHUNK_LIST, SHARD_GETTER)
+    )
+
+
+def _chunks_by_placements(key: str, tensor: DTensor) -> Iterator[LocalShard]:
     if tensor.device_mesh.get_coordinate() is None:
         return
-    replicated = any(isinstance(placement, Replicate) for placement in tensor.placements)
+    replicated = _is_replicated(tensor)
     if any(isinstance(placement, _StridedShard) for placement in tensor.placements):
-        yield from _chunks_of_strided(tensor, replicated)
-    else:
-        yield from _chunks_by_protocol(tensor, replicated)
-
-
-def _chunks_by_protocol(tensor: DTensor, replicated: bool) -> Iterator[LocalShard]:
+        yield from _chunks_of_strided(key, tensor, replicated)
+        return
     protocol: Any = tensor
-    for chunk in protocol.__create_chunk_list__():
-        shard = protocol.__get_tensor_shard__(MetadataIndex("", chunk.offsets))
-        yield LocalShard(shard, chunk.offsets, replicated, tensor.size())
+    for number, chunk in enumerate(protocol.__create_chunk_list__()):
+        yield _shard_of(key, tensor, chunk, number, replicated)
 
 
-def _chunks_of_checkpointable(value: Any) -> Iterator[LocalShard]:
-    """Yields the chunks of an object that may be no tensor: then only its write items hold the global size."""
-    for item in value.__create_write_items__("", value):
-        shard = value.__get_tensor_shard__(item.index)
-        yield LocalShard(shard, item.tensor_data.chunk.offsets, False, item.tensor_data.size)
+def _chunks_by_write_items(key: str, value: Any) -> Iterator[LocalShard]:
+    replicated = _is_replicated(value)
+    for item in value.__create_write_items__(key, value):
+        data = item.tensor_data
+        if item.type is WriteItemType.BYTE_IO or data is None:
+            raise Unsupported(f"a write item of '{key}' is no tensor", key=key, actual=str(item.type))
+        shard = _elements_of(key, value, item.index, data.chunk)
+        yield LocalShard(shard, data.chunk.offsets, replicated, data.size)
+
+
+def _chunks_by_list(key: str, value: Any) -> Iterator[LocalShard]:
+    replicated = _is_replicated(value)
+    for number, chunk in enumerate(value.__create_chunk_list__()):
+        if 0 not in chunk.sizes:
+            yield _shard_of(key, value, chunk, number, replicated)
+
+
+def _shard_of(key: str, value: Any, chunk: ChunkStorageMetadata, number: int, replicated: bool) -> LocalShard:
+    shard = _elements_of(key, value, MetadataIndex(key, chunk.offsets, number), chunk)
+    size = value.size() if callable(getattr(value, "size", None)) else None
+    return LocalShard(shard, chunk.offsets, replicated, size)
+
+
+def _elements_of(key: str, value: Any, index: MetadataIndex, chunk: ChunkStorageMetadata) -> torch.Tensor:
+    has_shards = hasattr(value, SHARD_GETTER)
+    shard: torch.Tensor = value.__get_tensor_shard__(index) if has_shards else value
+    if tuple(shard.shape) != tuple(chunk.sizes):
+        raise InvalidArgument(
+            f"the shard of '{key}' at {tuple(chunk.offsets)} differs in size from its chunk",
+            key=key,
+            expected=str(tuple(chunk.sizes)),
+            actual=str(tuple(shard.shape)),
+        )
+    return shard
+
+
+def _whole_of(tensor: torch.Tensor) -> ChunkStorageMetadata:
+    return ChunkStorageMetadata(torch.Size([0] * tensor.dim()), tensor.size())
+
+
+def _is_replicated(value: Any) -> bool:
+    return isinstance(value, DTensor) and any(isinstance(placement, Replicate) for placement in value.placements)
 
 
 def chunks_of_declared(key: str, tensor: torch.Tensor) -> Iterator[LocalShard]:
@@ -123,18 +189,18 @@ def _check_declared(
     )
 
 
-def _chunks_of_strided(tensor: DTensor, replicated: bool) -> Iterator[LocalShard]:
+def _chunks_of_strided(key: str, tensor: DTensor, replicated: bool) -> Iterator[LocalShard]:
     """Yields the stripes of a strided shard. DCP takes the local tensor for one box at the first element's place, which
     is wrong for several stripes."""
     local = tensor.to_local()
-    for runs in itertools.product(*_runs_by_dimension(tensor)):
+    for runs in itertools.product(*_runs_by_dimension(key, tensor)):
         part = local
         for dimension, (_, begin, count) in enumerate(runs):
             part = part.narrow(dimension, begin, count)
         yield LocalShard(part, tuple(first for first, _, _ in runs), replicated, tensor.size())
 
 
-def _runs_by_dimension(tensor: DTensor) -> list[list[_Run]]:
+def _runs_by_dimension(key: str, tensor: DTensor) -> list[list[_Run]]:
     coordinate = tensor.device_mesh.get_coordinate()
     assert coordinate is not None
     # by dimension of the tensor, in the order of the mesh's dimensions
@@ -147,7 +213,8 @@ def _runs_by_dimension(tensor: DTensor) -> list[list[_Run]]:
     held = [_held(torch.arange(size, device="cpu"), cuts[i]) for i, size in enumerate(tensor.shape)]
     if [len(indices) for indices in held] != list(tensor.to_local().shape):
         raise Unsupported(
-            "the size of a strided shard differs from its placements",
+            f"the size of the strided shard '{key}' differs from its placements",
+            key=key,
             expected=str([len(indices) for indices in held]),
             actual=str(list(tensor.to_local().shape)),
         )

@@ -52,7 +52,7 @@ def check_memory_of_all(state: Any) -> None:
     mapping are not looked at."""
     if not isinstance(state, Mapping):
         return
-    plain = _engine.PlainTensors({}, None)
+    plain = _engine.PlainTensors({}, ())
     for leaf in flatten(state):
         if isinstance(leaf.value, torch.Tensor):
             check_memory(plain, leaf.fqn, leaf.value)

@@ -3,7 +3,8 @@ tensors.
 
 The engine reads plain tensors (CPU, strided, no subclass) itself, and for an asynchronous save plain tensors of CUDA
 devices. This module copies tensors on other devices to the CPU, splits DTensors and ShardedTensors into chunks, and
-passes tensors that only torch can describe (quantised tensors, wrapper subclasses) as a ``torch.save`` payload.
+saves tensors that only torch can describe (quantised tensors, wrapper subclasses) as archives of ``torch.save``. A load
+fills a wrapper subclass by its own ``copy_``, from elements of the saved dtype or from a saved subclass, as in DCP.
 
 While the engine uses addresses, the storages of the tensors are held: ``tensor.data = other``, in another thread or
 during an asynchronous staging, removes the storage from the tensor object. ``storage.resize_()`` frees even a held
@@ -12,21 +13,19 @@ storage's memory; this can only be detected afterwards.
 
 import contextlib
 import importlib.util
-import io
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from cairn import _engine
+from cairn._state.archived_tensors import archive_of, tensor_in_archive
 from cairn._state.cuda_streams import current_cuda_streams
-from cairn._state.dtypes import CODES, QUANTIZED
+from cairn._state.dtypes import CODES, DTYPES, QUANTIZED, dtype_change
 from cairn._state.flattening import Leaf, Path, Rules
-from cairn._state.local_shard import LocalShard
-from cairn._state.payloads import payload_of
+from cairn._state.local_shard import CHUNK_LIST, SHARD_GETTER, WRITE_ITEMS, LocalShard, part_of
 from cairn._state.tensor_memory import check_memory, has_dispatch
-from cairn._state.torch_file import check_rules_hold
-from cairn.errors import Error, InvalidArgument, Unsupported
+from cairn.errors import Corrupt, InvalidArgument, Unsupported
 
 _PLAIN_CODES = {dtype: code for dtype, code in CODES.items() if dtype not in QUANTIZED}
 _SIMPLE_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -49,7 +48,7 @@ class TensorSource:
     def __init__(self, state: _engine.StateDict, *, from_devices: bool = False) -> None:
         self._state = state
         self._cuda_streams = current_cuda_streams() if from_devices else None
-        self._plain = _plain_tensors(self._cuda_streams)
+        self._plain = _plain_tensors(self._cuda_streams, WRITE_ITEMS)
         self._scratch_left = _DEVICE_SCRATCH_BYTES
         self._held = _engine.HeldStorages()
 
@@ -75,7 +74,7 @@ class TensorSource:
         Raises Unsupported for tensors that DCP can't save either: sparse, nested and meta tensors, Partial DTensors;
         and InvalidArgument for a parameter that has not been initialized, and for freed memory.
         """
-        chunks = _chunks_of(".".join(map(str, path)), tensor)
+        chunks = _chunks_of(".".join(map(str, path)), tensor, WRITE_ITEMS)
         if chunks is None:
             self._add_local(path, tensor, None)
             return
@@ -92,12 +91,15 @@ class TensorSource:
         key = ".".join(map(str, path))
         _refuse_what_has_no_bytes(self._plain, key, tensor)
         requires_grad = tensor.requires_grad
-        if _is_opaque(tensor):
-            if chunk is not None:
-                raise Unsupported(f"a chunk of type {type(tensor).__name__} under '{key}'", key=key)
-            payload = _payload_of(key, tensor)
+        if is_opaque(tensor):
+            payload = archive_of(key, tensor)
             code = _code_of(key, tensor)
-            self._state.add_serialized_tensor(path, payload, code, tensor.shape, requires_grad)
+            if chunk is None:
+                self._state.add_serialized_tensor(path, payload, code, tensor.shape, requires_grad)
+            else:
+                size, offsets, _ = chunk
+                box = (tuple(offsets), tuple(tensor.shape))
+                self._state.add_serialized_chunk(path, payload, code, size, requires_grad, box)
             return
         plain = self._as_readable(key, tensor)
         view = (plain.data_ptr(), _code_of(key, plain), plain.shape, plain.stride(), requires_grad)
@@ -131,20 +133,54 @@ class TensorSource:
         return _as_plain(tensor)
 
 
+class _Detour(NamedTuple):
+    """A target that the engine can't fill: it fills `local`, from which :meth:`TensorTarget.finish` fills `target`."""
+
+    key: str
+    target: torch.Tensor
+    local: torch.Tensor
+
+
+class _Part(NamedTuple):
+    """Elements for the box at `first` of a target, from a saved archive."""
+
+    first: tuple[int, ...]
+    source: torch.Tensor
+
+
+Form = tuple[int, tuple[int, ...]]  # of a saved tensor: dtype code, shape
+
+
 class TensorTarget:
     """Adds tensors to a StateDict for a load. :meth:`finish` fills the tensors that were read into an intermediate
     copy.
 
     `to_devices`: the load writes to the memory of CUDA devices, after the work that the streams that are current now
-    hold.
+    hold. `saved_form` gives the form of a tensor in the checkpoint; None if the checkpoint has no such tensor.
+    `allow_pickle` and `allow_cast` are those of the call.
     """
 
-    def __init__(self, state: _engine.StateDict, *, to_devices: bool = False) -> None:
+    def __init__(
+        self,
+        state: _engine.StateDict,
+        *,
+        to_devices: bool = False,
+        saved_form: Callable[[str], Form | None] | None = None,
+        allow_pickle: bool = False,
+        allow_cast: bool = False,
+    ) -> None:
         self._state = state
+        self._saved_form = saved_form or (lambda key: None)
+        self._allow_pickle = allow_pickle
+        self._allow_cast = allow_cast
         self._cuda_streams = current_cuda_streams() if to_devices else None
-        self._plain = _plain_tensors(self._cuda_streams)
+        self._plain = _plain_tensors(self._cuda_streams, CHUNK_LIST)
         self._written = _engine.WrittenTensors()
-        self._detours: list[tuple[str, torch.Tensor, torch.Tensor]] = []
+        self._offsets: dict[int, tuple[int, ...]] = {}  # by entry: of its box, if not the origin
+        self._detours: dict[int, _Detour] = {}  # by entry
+        self._parts: dict[int, list[_Part]] = {}  # by entry: from archives
+        #: The conversions that the engine does not see: key, saved dtype code, wanted dtype code.
+        self.conversions: list[tuple[str, int, int]] = []
 
     def add_leaves(self, state_dict: Mapping[Any, Any], rules: Rules, add_other: Callable[[Leaf], None]) -> None:
         """Adds the plain tensors of a nested state; the other leaves go to `add_other`, in the order of all leaves."""
@@ -158,13 +194,16 @@ class TensorTarget:
             self._written.add(len(self._state) - 1, tensor, tensor.untyped_storage())
             return
         key = ".".join(map(str, path))
-        chunks = _chunks_of(key, tensor)
+        chunks = _chunks_of(key, tensor, CHUNK_LIST)
         if chunks is None:
             _refuse_what_has_no_bytes(self._plain, key, tensor)
             self._add_part(path, tensor, tensor.shape, (0,) * tensor.dim())
             return
+        before = len(self._state)
         for local, offsets, _, size in chunks:
-            self.add_part(path, local, size, offsets)
+            self.add_part(path, local, self._saved_shape(key, local) if size is None else size, offsets)
+        if len(self._state) == before:
+            self._add_nothing(path, tensor)
 
     def add_part(self, path: Path, tensor: torch.Tensor, shape: Any, offsets: Any) -> None:
         """Adds `tensor`, to be filled with the box at `offsets` of a tensor of `shape`. Raises as add()."""
@@ -178,13 +217,17 @@ class TensorTarget:
                 f"several elements of the expanded tensor '{key}' have a single memory location; load into a clone",
                 key=key,
             )
+        entry = len(self._state)
+        if any(offsets):
+            self._offsets[entry] = tuple(offsets)
         if tensor in self._plain and 0 not in tensor.stride():
             local = tensor
-            self._written.add(len(self._state), tensor, tensor.untyped_storage())
+            self._written.add(entry, tensor, tensor.untyped_storage())
         else:
             _refuse_while_capturing(key, tensor)
-            local = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")  # independent of the default device
-            self._detours.append((key, tensor, local))
+            dtype = self._saved_dtype(key, tensor) if is_opaque(tensor) else tensor.dtype
+            local = torch.empty(tensor.shape, dtype=dtype, device="cpu")  # independent of the default device
+            self._detours[entry] = _Detour(key, tensor, local)
         view = (local.data_ptr(), _code_of(key, local), local.shape, local.stride(), False)
         cuda = None
         if local.is_cuda:
@@ -193,45 +236,138 @@ class TensorTarget:
             cuda = (ordinal, self._cuda_streams(ordinal))
         self._state.add_chunk(path, *view, shape, offsets, cuda=cuda)
 
+    def take_archive(
+        self,
+        entry: int,
+        chunk: tuple[tuple[int, ...], tuple[int, ...]],
+        wanted: tuple[tuple[int, ...], tuple[int, ...]],
+        payload: bytes,
+    ) -> None:
+        """Takes the archive of a saved chunk that only torch reads, for finish(): the engine's ``take_archive``.
+
+        Raises UnsafeContent, Unsupported or Corrupt.
+        """
+        key = self._state.fqn(entry)
+        saved = tensor_in_archive(key, payload, self._allow_pickle)
+        if tuple(saved.shape) != chunk[1]:
+            raise Corrupt(
+                "the archive of the tensor differs from the metadata",
+                key=key,
+                expected=str(chunk[1]),
+                actual=str(tuple(saved.shape)),
+            )
+        with torch.no_grad(), _as_unsupported(key, saved):
+            source = part_of(saved.detach(), _minus(wanted[0], chunk[0]), wanted[1])
+            detour = self._detours.get(entry)
+            if detour is None or not is_opaque(detour.target):  # fails before a target changes
+                source = torch.empty(wanted[1], dtype=source.dtype, device="cpu").copy_(source)
+        offsets = self._offsets.get(entry, (0,) * len(wanted[0]))
+        self._parts.setdefault(entry, []).append(_Part(_minus(wanted[0], offsets), source))
+
     def finish(self, missing: set[str]) -> None:
-        """Ends the load: copies to other devices, and increments the versions of the written tensors for autograd.
+        """Ends the load: copies to other devices and into wrapper subclasses, and increments the versions of the
+        written tensors for autograd.
 
         Tensors `missing` in the checkpoint stay unchanged. Raises InvalidArgument if another thread gave a tensor new
-        memory during the load: the elements are in the tensor's old memory.
+        memory during the load: the elements are in the tensor's old memory. Raises Unsupported if a subclass can't copy
+        the saved elements.
         """
         with torch.no_grad():
-            for key, target, source in self._detours:
-                if key not in missing:
-                    target.detach().copy_(source)
+            for entry, (key, target, local) in self._detours.items():
+                if key in missing:
+                    continue
+                parts = self._parts.pop(entry, [])
+                with _as_unsupported(key, target):
+                    if parts and sum(part.source.numel() for part in parts) == target.numel():
+                        _fill_parts(target.detach(), parts)
+                    else:
+                        _fill_parts(local, parts)
+                        target.detach().copy_(local)
+            for entry, parts in self._parts.items():
+                _fill_parts(self._written.tensor_of(entry).detach(), parts)
         written = [tensor for tensor in self._written.tensors() if not tensor.is_inference()]
         torch.autograd.graph.increment_version(written)
         for key in self._written.keys_of_replaced(self._state):
             raise InvalidArgument(f"the memory of '{key}' changed during the load; load again", key=key)
 
+    def _saved_shape(self, key: str, local: torch.Tensor) -> Sequence[int]:
+        form = self._saved_form(key)
+        return local.shape if form is None else form[1]
+
+    def _saved_dtype(self, key: str, target: torch.Tensor) -> torch.dtype:
+        """Returns the dtype in which the engine reads the elements for an opaque target, whose own dtype may be only
+        an appearance."""
+        form = self._saved_form(key)
+        if form is None or form[0] not in DTYPES:
+            return target.dtype
+        self.conversions += dtype_change(key, form[0], target.dtype, self._allow_cast)
+        return DTYPES[form[0]]
+
+    def _add_nothing(self, path: Path, tensor: Any) -> None:
+        """Adds an entry without elements: the load then checks the key and the shape on this rank too."""
+        form = self._saved_form(".".join(map(str, path)))
+        if is_declared_shard(tensor) and _TORCH_HAS_DECLARED_SHARDS:
+            shape = tuple(tensor.global_shape)
+        elif callable(getattr(tensor, "size", None)):
+            shape = tuple(tensor.size())
+        else:
+            shape = (0,) if form is None else form[1]
+        if not shape:  # a tensor without dimensions has an element
+            return
+        code = form[0] if form is not None else CODES[torch.float32]
+        sizes = (0,) * len(shape)
+        self._state.add_chunk(path, 0, code, sizes, sizes, False, shape, sizes)
+
+
+def _minus(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    return tuple(x - y for x, y in zip(a, b, strict=True))
+
+
+def _fill_parts(target: torch.Tensor, parts: list[_Part]) -> None:
+    for first, source in parts:
+        part_of(target, first, source.shape).copy_(source)
+
+
+@contextlib.contextmanager
+def _as_unsupported(key: str, tensor: torch.Tensor) -> Iterator[None]:
+    """Around operations that a tensor subclass may lack."""
+    try:
+        yield
+    except (MemoryError, torch.cuda.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if not is_opaque(tensor):
+            raise
+        kind = type(tensor).__name__
+        raise Unsupported(f"the {kind} of '{key}' can't be copied: {type(error).__name__}: {error}", key=key) from error
+
 
 def is_sharded(value: object) -> bool:
-    """Returns whether an object that is no tensor has DCP's protocol for tensors (torch's ``_Checkpointable``)."""
-    return hasattr(value, "__create_write_items__") and hasattr(value, "__get_tensor_shard__")
+    """Returns whether an object that is no tensor is saved by DCP's protocol for tensors (torch's
+    ``_Checkpointable``)."""
+    return hasattr(value, WRITE_ITEMS) and hasattr(value, SHARD_GETTER)
+
+
+def is_filled_in_place(value: object) -> bool:
+    """Returns whether a load fills the tensors of an object that is no tensor, by DCP's protocol."""
+    return hasattr(value, SHARD_GETTER) and (hasattr(value, CHUNK_LIST) or hasattr(value, WRITE_ITEMS))
 
 
 def is_declared_shard(value: object) -> bool:
     """Returns whether a tensor's attributes declare shards of a larger tensor (torch's ``CheckpointableTensor``)."""
-    return (
-        isinstance(value, torch.Tensor) and hasattr(value, _SHARD_MARK) and not hasattr(value, "__create_chunk_list__")
-    )
+    return isinstance(value, torch.Tensor) and hasattr(value, _SHARD_MARK) and not hasattr(value, CHUNK_LIST)
 
 
-def _plain_tensors(cuda_streams: Callable[[int], int] | None = None) -> _engine.PlainTensors:
-    return _engine.PlainTensors(_PLAIN_CODES, _SHARD_MARK if _TORCH_HAS_DECLARED_SHARDS else None, cuda_streams)
+def _plain_tensors(cuda_streams: Callable[[int], int] | None = None, protocol: str = "") -> _engine.PlainTensors:
+    """`protocol`: the method by which an entry of the state declares its chunks."""
+    marks = [protocol, SHARD_GETTER] if protocol else []
+    marks += [_SHARD_MARK] if _TORCH_HAS_DECLARED_SHARDS else []
+    return _engine.PlainTensors(_PLAIN_CODES, tuple(marks), cuda_streams)
 
 
 def needs_payload(tensor: Any) -> bool:
-    """Returns whether a target can only be filled from a ``torch.save`` payload."""
-    if type(tensor) in _SIMPLE_TYPES and tensor.dtype not in QUANTIZED:
-        return False
-    if not isinstance(tensor, torch.Tensor):
-        return False
-    return _chunks_of("", tensor) is None and _is_opaque(tensor)
+    """Returns whether a target can only be filled from a single ``torch.save`` payload: a quantised tensor."""
+    return isinstance(tensor, torch.Tensor) and tensor.dtype in QUANTIZED and not hasattr(tensor, CHUNK_LIST)
 
 
 def add_payload_target(state: _engine.StateDict, path: Path, tensor: torch.Tensor) -> None:
@@ -243,18 +379,10 @@ def add_payload_target(state: _engine.StateDict, path: Path, tensor: torch.Tenso
 
 
 def tensor_in_payload(key: str, target: torch.Tensor, payload: bytes, allow_pickle: bool) -> torch.Tensor:
-    """Returns the tensor in a ``torch.save`` payload, by torch's rules for data without code. Checks that its shape
-    fits `target`, and that the target has memory.
-
-    `allow_pickle`: the consent of the call, for a torch whose rules do not hold.
-    """
+    """Returns the tensor in a ``torch.save`` payload, as tensor_in_archive(). Checks that its shape fits `target`, and
+    that the target has memory."""
     check_memory(_plain_tensors(), key, target)
-    if not allow_pickle:
-        check_rules_hold(f"the tensor under '{key}'", key=key)
-    try:
-        loaded: torch.Tensor = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise Unsupported(f"torch can't read the tensor under '{key}': {error}", key=key) from error
+    loaded = tensor_in_archive(key, payload, allow_pickle)
     if loaded.shape != target.shape:
         raise InvalidArgument(
             f"size mismatch for '{key}'", key=key, expected=str(tuple(target.shape)), actual=str(tuple(loaded.shape))
@@ -268,7 +396,7 @@ def fill(target: torch.Tensor, source: torch.Tensor) -> None:
         target.detach().copy_(source)
 
 
-def _is_opaque(tensor: torch.Tensor) -> bool:
+def is_opaque(tensor: torch.Tensor) -> bool:
     """Returns whether only torch can locate the elements."""
     if tensor.dtype in QUANTIZED:
         return True
@@ -282,18 +410,21 @@ def _as_plain(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().cpu().resolve_conj().resolve_neg().as_subclass(torch.Tensor)
 
 
-def _chunks_of(key: str, tensor: torch.Tensor) -> Iterator[LocalShard] | None:
-    """Returns this process's chunks of a distributed tensor; None if `tensor` is not distributed."""
+def _chunks_of(key: str, tensor: torch.Tensor, protocol: str) -> Iterator[LocalShard] | None:
+    """Returns this process's chunks of a distributed tensor; None if `tensor` is not distributed.
+
+    `protocol`: WRITE_ITEMS for a save, CHUNK_LIST for a load.
+    """
     if _TORCH_HAS_DECLARED_SHARDS and is_declared_shard(tensor):
         from cairn._state.sharding import chunks_of_declared
 
         return chunks_of_declared(key, tensor)
+    if hasattr(tensor, protocol) or hasattr(tensor, SHARD_GETTER):  # a DTensor, or declared chunks
+        from cairn._state.sharding import chunks_to_load, chunks_to_save
+
+        return chunks_to_save(key, tensor) if protocol == WRITE_ITEMS else chunks_to_load(key, tensor)
     if type(tensor) in _SIMPLE_TYPES:
         return None
-    if hasattr(tensor, "__create_chunk_list__"):  # DTensor, and classes with DTensor's protocol
-        from cairn._state.sharding import chunks_of_dtensor
-
-        return chunks_of_dtensor(key, tensor)
     if torch.distributed.is_available():
         from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 
@@ -336,15 +467,3 @@ def _code_of(key: str, tensor: torch.Tensor) -> int:
             f"the checkpoint format has no dtype {tensor.dtype}: '{key}'", key=key, actual=str(tensor.dtype)
         )
     return code
-
-
-def _payload_of(key: str, tensor: torch.Tensor) -> bytes:
-    tensor = tensor.detach().cpu()
-    try:
-        if tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size():
-            tensor = tensor.clone()
-        return payload_of(key, tensor)
-    except Error:
-        raise
-    except Exception as error:
-        raise Unsupported(f"torch can't save the {type(tensor).__name__} under '{key}': {error}", key=key) from error

@@ -39,6 +39,14 @@ def check_rules_hold(what: str, key: str | None = None, file: str | None = None)
         )
 
 
+def refused_class(error: BaseException) -> str | None:
+    """Returns the class that torch's rules refused with `error`; None for another error."""
+    if not isinstance(error, pickle.UnpicklingError):
+        return None
+    found = _REFUSED_CLASS.search(str(error))
+    return found[1] if found else "class or function that torch's rules refuse"
+
+
 def load_torch_file(file: Path, allow_pickle: bool, *, check: bool = True) -> Any:
     """Returns the content of a file of ``torch.save``: on the CPU, and memory-mapped where the file's format allows.
 

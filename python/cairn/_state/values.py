@@ -95,18 +95,37 @@ def load_value(key: str, payload: bytes, allow_pickle: bool, map_location: Any =
         if not_decoded is not None and not allow_pickle:
             raise not_decoded.under(key) from error
         if not allow_pickle:
-            raise UnsafeContent(
-                f"'{key}' holds a {foreign}, which can't be read without running code from the checkpoint. If you "
-                f"trust its author: {line_that_allows()}, or set CAIRN_ALLOW_PICKLE=1 (docs/pickles.md)",
-                key=key,
-                actual=foreign,
-            ) from error
+            raise unsafe_content(key, foreign) from error
     try:
         return _unpickle(key, payload, map_location, weights_only=False)
     except (MemoryError, torch.cuda.OutOfMemoryError):
         raise
     except Exception as error:
         raise Corrupt(f"the value under '{key}' can't be unpickled: {error}", key=key) from error
+
+
+def unsafe_content(key: str, foreign: str) -> UnsafeContent:
+    """Returns the error for an item with a class `foreign`, which needs the caller's consent."""
+    return UnsafeContent(
+        f"'{key}' holds a {foreign}, which can't be read without running code from the checkpoint. If you "
+        f"trust its author: {line_that_allows()}, or set CAIRN_ALLOW_PICKLE=1 (docs/pickles.md)",
+        key=key,
+        actual=foreign,
+    )
+
+
+def warn_of_pickle(key: str, foreign: str) -> None:
+    """Issues the PickleWarning of a save for an item with a class `foreign`, once for each class."""
+    warned = part(_Warned).names
+    if foreign in warned:
+        return
+    warned.add(foreign)
+    warnings.warn(
+        f"'{key}' holds a {foreign}, which is not plain data. To load it, code from the checkpoint must be allowed "
+        f"to run: {line_that_allows()}, or set CAIRN_ALLOW_PICKLE=1 (docs/pickles.md)",
+        PickleWarning,
+        stacklevel=level_of_the_caller(),
+    )
 
 
 def payload_without_code(key: str, payload: bytes, allow_pickle: bool) -> bytes:
@@ -218,15 +237,8 @@ def _warn_if_foreign(key: str, payload: bytes, kind: str) -> None:
         torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     except Exception:
         _, foreign = _described(payload, foreign, "cpu")
-        if not foreign or foreign in warned:
-            return
-        warned.add(foreign)
-        warnings.warn(
-            f"'{key}' holds a {foreign}, which is not plain data. To load it, code from the checkpoint must be allowed "
-            f"to run: {line_that_allows()}, or set CAIRN_ALLOW_PICKLE=1 (docs/pickles.md)",
-            PickleWarning,
-            stacklevel=level_of_the_caller(),
-        )
+        if foreign:
+            warn_of_pickle(key, foreign)
 
 
 def level_of_the_caller() -> int:

@@ -47,7 +47,7 @@ class SavedRank:
     def read_tensors(self, slots: Sequence[Slot]) -> None:
         """Fills the targets of `slots`, and makes new tensors for slots without a target."""
         state = _engine.StateDict()
-        targets = TensorTarget(state)
+        targets = TensorTarget(state, saved_form=self._checkpoint.tensor_form, allow_pickle=self._reading.allow_pickle)
         new: list[Slot] = []
         for slot in slots:
             slot.value = slot.target
@@ -59,7 +59,7 @@ class SavedRank:
             if slot.target is None:
                 slot.value = torch.empty(slot.leaf.part_shape or slot.leaf.shape, dtype=slot.leaf.dtype, device="cpu")
             self._add_target(targets, slot.leaf, slot.value)
-        self._checkpoint.load(state, verify=self._reading.verify)
+        self._checkpoint.load(state, verify=self._reading.verify, take_archive=targets.take_archive)
         targets.finish(set())
         for slot in new:
             _, _, requires_grad, _ = self._info(slot.leaf.key)

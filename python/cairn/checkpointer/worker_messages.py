@@ -135,7 +135,7 @@ class _Pickler(pickle.Pickler):
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, pickle.HIGHEST_PROTOCOL)
         self.storages: list[torch.UntypedStorage] = []
-        self.plain = _engine.PlainTensors({}, None)
+        self.plain = _engine.PlainTensors({}, ())
         self._numbers: dict[tuple[int, int], int] = {}
 
     def persistent_id(self, value: Any) -> Any:
