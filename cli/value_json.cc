@@ -62,7 +62,9 @@ std::string type_name(const Value& value) {
         if constexpr (std::is_same_v<T, Tuple>) return "tuple";
         if constexpr (std::is_same_v<T, Set>) return "set";
         if constexpr (std::is_same_v<T, Dict>) return alternative.ordered ? "collections.OrderedDict" : "dict";
-        if constexpr (std::is_same_v<T, std::unique_ptr<Array>>) return name_of_array(*alternative);
+        if constexpr (std::is_same_v<T, std::unique_ptr<Array>> || std::is_same_v<T, SharedArray>) {
+          return name_of_array(*alternative);
+        }
         if constexpr (std::is_same_v<T, std::unique_ptr<Object>>) return alternative->qualified_name();
       },
       value.variant());

@@ -67,6 +67,10 @@ struct Array {
   friend bool operator==(const Array&, const Array&) = default;
 };
 
+// The bytes of a storage that several parts of a value share: an object of an unknown class may name a large storage
+// many times.
+using SharedArray = std::shared_ptr<const Array>;
+
 // A value of an unknown class, kept as the content of its pickle and never executed: the call
 // `module.name(*arguments)`, the items for the call's result, and the state for the call's result.
 struct Object;
@@ -76,7 +80,7 @@ class Value {
   // Large alternatives are allocated apart, and a Value then takes 48 bytes: a checkpoint may hold millions of small
   // values.
   using Variant = std::variant<None, bool, std::int64_t, double, std::string, Bytes, BigInt, Complex, List, Tuple, Set,
-                               Dict, std::unique_ptr<Array>, std::unique_ptr<Object>, SharedText>;
+                               Dict, std::unique_ptr<Array>, std::unique_ptr<Object>, SharedText, SharedArray>;
 
   Value() = default;  // None
   // From any alternative, and from types that convert to an alternative. Implicit on purpose.
@@ -96,7 +100,7 @@ class Value {
   Value& operator=(Value&& other) noexcept;
   ~Value();
 
-  // get_if<std::string>() returns a SharedText, too.
+  // get_if<std::string>() returns a SharedText, too, and get_if<Array>() a SharedArray.
   template <typename T>
   const T* get_if() const noexcept {
     if constexpr (std::is_same_v<T, std::string>) {
@@ -104,13 +108,15 @@ class Value {
       return shared == nullptr ? std::get_if<std::string>(&variant_) : shared->get();
     } else if constexpr (std::is_same_v<T, Array>) {
       const auto* owner = std::get_if<std::unique_ptr<Array>>(&variant_);
-      return owner == nullptr ? nullptr : owner->get();
+      if (owner != nullptr) return owner->get();
+      const auto* shared = std::get_if<SharedArray>(&variant_);
+      return shared == nullptr ? nullptr : shared->get();
     } else {
       return std::get_if<T>(&variant_);
     }
   }
   template <typename T>
-  requires(!std::is_same_v<T, std::string>)  // parts share a text
+  requires(!std::is_same_v<T, std::string> && !std::is_same_v<T, Array>)  // parts share texts and arrays
       T* get_if() noexcept {
     return const_cast<T*>(std::as_const(*this).get_if<T>());
   }

@@ -244,12 +244,18 @@ class ObjectBuilder {
     }
     return result;
   }
-  nb::object build_one(const std::unique_ptr<Array>& array) {
+  nb::object build_one(const std::unique_ptr<Array>& array) { return build_array(*array); }
+  nb::object build_one(const SharedArray& array) {
+    nb::object& built = arrays_[array.get()];
+    if (!built.is_valid()) built = build_array(*array);
+    return built;
+  }
+  nb::object build_array(const Array& array) {
     const nb::object make = nb::module_::import_("cairn.arrays").attr("from_bytes");
-    const nb::bytes bytes(array->data.data(), array->data.size());
-    return make(to_str(name_of(array->dtype)), from_extents(array->shape.data(), array->shape.size()), bytes,
-                array->kind == Array::Kind::kNumpyScalar,
-                to_str(array->kind == Array::Kind::kTensor ? tensors_ : "numpy"));
+    const nb::bytes bytes(array.data.data(), array.data.size());
+    return make(to_str(name_of(array.dtype)), from_extents(array.shape.data(), array.shape.size()), bytes,
+                array.kind == Array::Kind::kNumpyScalar,
+                to_str(array.kind == Array::Kind::kTensor ? tensors_ : "numpy"));
   }
   nb::object build_one(const std::unique_ptr<Object>& object) {
     const nb::object arguments = build(object->arguments);
@@ -280,6 +286,7 @@ class ObjectBuilder {
   std::string tensors_;
   std::unordered_map<std::uint64_t, nb::object> built_;  // by identity
   std::unordered_map<const std::string*, nb::object> texts_;
+  std::unordered_map<const Array*, nb::object> arrays_;
 };
 
 Value decode(const nb::bytes& payload, TensorForm tensors = TensorForm::kElements) {

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "checkpointer/consumed_records.h"
 #include "checkpointer/convert_job.h"
 #include "checkpointer/convert_warnings.h"
 #include "checkpointer/directory_calls.h"
@@ -52,6 +53,8 @@ Result<std::vector<WrittenFile>> write_streams(ConvertJob& job, RankPart part, s
     return source->finish(threads);
   };
   CAIRN_TRY(job.worker.run("checking the records of the source", check));
+  CAIRN_TRY_ASSIGN(job.unseen, job.worker.run("looking for bytes that the target lacks",
+                                              [input = job.input](WorkerState&) { return check_consumed(*input); }));
   for (const WrittenFile& file : written) job.report.bytes_written += file.size;
   return written;
 }
@@ -70,18 +73,31 @@ void report_copies(ConvertJob& job) {
   }
 }
 
-Result<Value> convertible_value(const ConvertInput& input, const ConvertKey& key) {
+Result<std::optional<Value>> convertible_value(const ConvertInput& input, const ConvertKey& key) {
+  using Maybe = std::optional<Value>;
   const ConvertSource& source = *input.source;
-  CAIRN_TRY_ASSIGN(Value value, source.checkpoint().read_value(key.value->fqn, source.load_options()));
-  if (input.allow_pickle) return value;
-  const std::string unknown = torch_file::first_refused_class(value);
-  if (unknown.empty()) return value;
+  Result<Value> value = source.checkpoint().read_value(key.value->fqn, source.load_options());
+  if (!value && value.error().code() == ErrorCode::kUnsupported) {
+    if (input.allow_pickle) return Maybe();
+    return std::move(value).error().while_doing(
+        "reading a value of which only the pickle can be copied; leave the key out (exclude=[...], --exclude KEY), or, "
+        "if you trust the source, allow pickle (allow_pickle=True, --allow-pickle)");
+  }
+  if (!value) return std::move(value).error();
+  const std::string unknown = torch_file::first_refused_class(*value);
+  if (unknown.empty()) return Maybe(*std::move(value));
+  if (input.allow_pickle) return Maybe();
   return Error(ErrorCode::kUnsafe,
                "a value that is not plain data: a load of the target would need to run code. Leave the key out, or, if "
                "you trust the source, allow pickle (option allow_pickle)")
       .key(key.source_fqn())
       .expected("plain data")
       .actual(unknown);
+}
+
+Error advised(Error error) {
+  if (error.code() != ErrorCode::kUnsupported) return error;
+  return std::move(error).while_doing("copying a value; the key can be left out (exclude=[...], --exclude KEY)");
 }
 
 namespace {
@@ -219,6 +235,7 @@ Result<std::shared_ptr<const ConvertInput>> open_input(const std::filesystem::pa
       return source.explain(std::move(noted).error());
     }
   }
+  note_attributes(source, input->plan);
   auto tied = find_tied(input->plan, source);
   if (!tied) return source.explain(std::move(tied).error());
   input->tied = *std::move(tied);
@@ -248,6 +265,7 @@ class ConvertRun {
     if (options_.progress) options_.progress({report_.tensor_bytes, report_.tensor_bytes});
     report_.conversions = input_->plan.conversions;
     add_warnings(input_->plan, options_, input_->source->losses(), report_);
+    add_unseen_warning(std::move(job.unseen), report_);
     add_source_warnings(input_->source->checkpoint(), options_, report_);
     return std::move(report_);
   }

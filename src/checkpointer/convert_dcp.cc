@@ -12,7 +12,6 @@
 #include "checkpointer/save_items.h"
 #include "data_file/file_image.h"
 #include "format/dcp/metadata_template.h"
-#include "format/torch_file/weights_only.h"
 #include "plan/file_balance.h"
 #include "save_plan/catalog_builder.h"
 
@@ -98,12 +97,13 @@ Result<void> add_value(const ConvertInput& input, const ConvertKey& key, Entry& 
     entry.content = SerializedValue{std::move(payload)};
     return {};
   }
-  CAIRN_TRY_ASSIGN(Value value, convertible_value(input, key));
-  if (torch_file::first_refused_class(value).empty()) {
-    entry.content = std::move(value);
+  CAIRN_TRY_ASSIGN(std::optional<Value> value, convertible_value(input, key));
+  if (value) {
+    entry.content = *std::move(value);
   } else {
-    CAIRN_TRY_ASSIGN(std::string payload, source.read_payload(key.value->fqn, options));
-    entry.content = SerializedValue{std::move(payload)};
+    Result<std::string> payload = source.read_payload(key.value->fqn, options);
+    if (!payload) return advised(std::move(payload).error());
+    entry.content = SerializedValue{*std::move(payload)};
   }
   return {};
 }

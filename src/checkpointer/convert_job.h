@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,8 @@ struct ConvertJob {
   std::shared_ptr<const ConvertInput> input;
   SaveWorker& worker;
   ConvertReport& report;
+  // Set by write_streams(): records of the source with bytes outside all tensors, which the target lacks.
+  std::vector<std::string> unseen = {};
 };
 
 // Each claims the target, writes its files and commits them, and fills in files, sizes, tied tensors and warnings of
@@ -48,9 +51,12 @@ Result<void> convert_to_safetensors(ConvertJob& job);
 
 // --- Steps that the targets share.
 
-// The value under a key of the plan. kUnsafe, with the class, for a value that is not plain data, unless
-// input.allow_pickle.
-Result<Value> convertible_value(const ConvertInput& input, const ConvertKey& key);
+// The value under a key of the plan. Nullopt, with input.allow_pickle, for a value that is not plain data, or that no
+// Value can express: the stored pickle is to be copied. Without: kUnsafe with the class, or kUnsupported.
+Result<std::optional<Value>> convertible_value(const ConvertInput& input, const ConvertKey& key);
+
+// An error of the copy of a value, with the way out if the value's form is the cause.
+Error advised(Error error);
 
 // The image of a file. `streams` supplies the payloads, by their index, that have no memory; `owner` owns everything
 // that image and streams refer to.
@@ -61,7 +67,7 @@ struct StreamedImage {
   std::shared_ptr<const void> owner;
 };
 
-// Writes the files, and checks what was read of the source.
+// Writes the files, and checks what was read of the source: damage, and records that no key of the target has.
 Result<std::vector<WrittenFile>> write_streams(ConvertJob& job, RankPart part, std::vector<StreamedImage> images);
 
 // The files belong to the transaction from now on: the writer withdraws none.

@@ -36,9 +36,11 @@ struct ConvertPlan {
   std::vector<std::string> unconverted;
   std::vector<std::string> scaled;
   // Values of a file of torch.save with tensors that share elements with other tensors, and with tensors that `dtype`
-  // leaves alone; by their keys in the source. plan_conversion() leaves both empty.
+  // leaves alone; by their keys in the source. plan_conversion() leaves these lists empty.
   std::vector<std::string> copied_inside;
   std::vector<std::string> unconverted_inside;
+  // Tensors of a file of torch.save with attributes, which no target has.
+  std::vector<std::string> with_attributes;
   // By the new places; `before` counts `keys`. Without the parts that the plan leaves out.
   NestedShape shape;
   bool has_paths = false;  // whether the source knows the nested places of its keys

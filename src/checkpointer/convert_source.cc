@@ -73,6 +73,7 @@ Result<void> ConvertSource::plan(const StreamPart& part, PlannedReads& planned) 
       if (found == opened->chunks.end()) {
         CAIRN_TRY_ASSIGN(Stored described, stored(tensor, read.chunk));
         found = opened->chunks.emplace(read.chunk, std::move(described)).first;
+        note_read(found->second.tensor);
       }
       planned.add(chunk_read(tensor, read, {view, box}, *found->second.file, found->second.tensor), part.is_ahead);
     }
@@ -86,6 +87,7 @@ Result<void> ConvertSource::plan_record(const StreamPart& part, PlannedReads& pl
   const std::size_t item = item_bytes(part.tensor->dtype);
   CAIRN_TRY_ASSIGN(Stored described, stored(tensor, 0));
   StoredTensor& record = described.tensor;
+  note_read(record);
   record.sizes = {static_cast<std::int64_t>(record.record_bytes / item_bytes(record.dtype))};
   record.strides = {1};
   record.first_element = 0;
@@ -132,10 +134,8 @@ Result<void> ConvertSource::carry_out(const std::vector<TensorRead>& reads, data
 
 Result<NestedShape> ConvertSource::shape() const {
   NestedShape shape;
-  if (catalog().format == CheckpointFormat::kTorchSave) {
-    const data_file::DataFile* file = nullptr;
-    CAIRN_TRY_ASSIGN(file, checkpoint_.impl().file(0, true));
-    CAIRN_TRY_ASSIGN(shape, file->state_file()->shape());
+  if (const torch_file::StateFile* file = torch_file()) {
+    CAIRN_TRY_ASSIGN(shape, file->shape());
   }
   if (catalog().find_value(kNestedShapeKey) == nullptr) return shape;
   CAIRN_TRY_ASSIGN(const Value saved, checkpoint_.read_value(kNestedShapeKey, load_options_));
@@ -145,11 +145,26 @@ Result<NestedShape> ConvertSource::shape() const {
   return shape;
 }
 
+const torch_file::StateFile* ConvertSource::torch_file() const {
+  if (catalog().format != CheckpointFormat::kTorchSave) return nullptr;
+  const Result<const data_file::DataFile*> file = checkpoint_.impl().file(0, true);  // open since the checkpoint is
+  return file ? (*file)->state_file() : nullptr;
+}
+
+void ConvertSource::note_read(const StoredTensor& stored) {
+  const std::lock_guard lock(mutex_);
+  read_records_.insert(stored.record_offset);
+}
+
+bool ConvertSource::was_read(std::uint64_t record_offset) const {
+  const std::lock_guard lock(mutex_);
+  return read_records_.contains(record_offset);
+}
+
 Result<std::vector<torch_file::StateFile::InnerTensor>> ConvertSource::inner_tensors() const {
-  if (catalog().format != CheckpointFormat::kTorchSave) return std::vector<torch_file::StateFile::InnerTensor>();
-  const data_file::DataFile* file = nullptr;
-  CAIRN_TRY_ASSIGN(file, checkpoint_.impl().file(0, true));
-  return file->state_file()->inner_tensors();
+  const torch_file::StateFile* file = torch_file();
+  if (file == nullptr) return std::vector<torch_file::StateFile::InnerTensor>();
+  return file->inner_tensors();
 }
 
 Result<void> ConvertSource::finish(std::size_t thread_count) {

@@ -6,6 +6,7 @@
 #include <cairn/checkpoint.h>
 #include <cairn/convert.h>
 #include <cairn/result.h>
+#include <cairn/seeded_hash.h>
 
 #include <atomic>
 #include <cstddef>
@@ -18,6 +19,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "checkpointer/checkpoint_impl.h"
@@ -74,6 +76,10 @@ class ConvertSource {
   Result<NestedShape> shape() const;
   // The tensors inside the values of a file of torch.save; none for the other formats.
   Result<std::vector<torch_file::StateFile::InnerTensor>> inner_tensors() const;
+  // The file of torch.save; null for a source of any other format.
+  const torch_file::StateFile* torch_file() const;
+  // Whether read() has read of the record at this place of the source's only file.
+  bool was_read(std::uint64_t record_offset) const;
   // The bytes that read() has filled.
   std::uint64_t bytes_done() const { return bytes_done_.load(std::memory_order_relaxed); }
 
@@ -107,6 +113,7 @@ class ConvertSource {
     void add(data_file::TensorRead read, bool is_ahead);
   };
   std::shared_ptr<OpenTensor> open(const CatalogTensor& tensor);
+  void note_read(const StoredTensor& stored);
   Result<void> plan(const StreamPart& part, PlannedReads& planned);
   Result<void> plan_record(const StreamPart& part, PlannedReads& planned);
   Result<void> carry_out(const std::vector<data_file::TensorRead>& reads, data_file::RecordChecks* checks,
@@ -121,7 +128,8 @@ class ConvertSource {
   data_file::RecordChecks checks_{stop_};
   data_file::ConversionLosses losses_;
 
-  std::mutex mutex_;  // of all below
+  mutable std::mutex mutex_;                                    // of all below
+  std::unordered_set<std::uint64_t, SeededHash> read_records_;  // by offset
   // The tensors used last, the latest first.
   std::list<std::pair<const CatalogTensor*, std::shared_ptr<OpenTensor>>> recent_;
 };

@@ -1,8 +1,11 @@
 // The conversion into a file of torch.save. The state is nested as its paths say. A tensor is a storage of its own, or,
 // if it overlaps other tensors in a record of the source, a window of a storage that they share. A storage has the
-// elements of selected tensors alone. The file waits in the private folder of a
+// elements of selected tensors alone. An object that several keys or parts of values share in a file of torch.save
+// stays one object. A value that is not plain data is written with the calls and storages of the source's pickle
+// (saved_values.h). The file waits in the private folder of a
 // ModelTransaction and gets its name by one rename.
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -11,6 +14,7 @@
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
 #include "checkpointer/nested_state.h"
+#include "checkpointer/saved_values.h"
 #include "checkpointer/stored_window.h"
 #include "data_file/torch_save_image.h"
 #include "format/pickle/value_writer.h"
@@ -20,12 +24,15 @@
 namespace cairn::checkpointer {
 namespace {
 
+using torch_file::StateFile;
+
 // The storages of the file, and all that the image refers to.
 struct Storages {
   std::shared_ptr<const ConvertInput> input;
   Value state;                    // owns the tensors inside values
   std::vector<TensorView> views;  // without memory, except for the tensors inside values
   std::vector<StreamedTensor> streams;
+  std::deque<std::vector<std::byte>> copied;  // the storages of values that are not plain data
 };
 
 struct Window {
@@ -42,7 +49,12 @@ struct LaidOut {
 class StateWriter final : public pickle::TensorWriter {
  public:
   explicit StateWriter(const std::shared_ptr<const ConvertInput>& input)
-      : input_(*input), windows_(input->plan.keys.size()) {
+      : input_(*input),
+        file_(input->source->torch_file()),
+        saved_(
+            *input->source, [this](std::vector<std::byte> bytes) { return add_copied(std::move(bytes)); },
+            [this](pickle::Writer& writer, std::uint64_t object) { return write_if_key(writer, object); }),
+        windows_(input->plan.keys.size()) {
     storages_->input = input;
   }
 
@@ -58,7 +70,7 @@ class StateWriter final : public pickle::TensorWriter {
         CAIRN_TRY(nested.add(empty->place, Value(Dict())));
       }
       const ConvertKey& key = input_.plan.keys[i];
-      Result<Value> value = key.tensor != nullptr ? placeholder(i) : convertible_value(input_, key);
+      Result<Value> value = key.tensor != nullptr ? placeholder(i) : value_of(key);
       if (!value) return input_.source->explain(std::move(value).error().key(key.source_fqn()));
       if (auto added = nested.add(key.name.path, *std::move(value)); !added) return std::move(added).error();
     }
@@ -74,8 +86,9 @@ class StateWriter final : public pickle::TensorWriter {
 
   // Call once, after lay_out().
   Result<StreamedImage> image(const std::string& name) {
-    pickle::Writer writer(2);
-    CAIRN_TRY(pickle::write_value(writer, storages_->state, this));
+    pickle::Writer writer(saved_.protocol());
+    pickle::NodeMemo* const memo = file_ != nullptr ? &saved_.memo() : nullptr;
+    CAIRN_TRY(pickle::write_value(writer, storages_->state, this, memo, !saved_.empty()));
     writer.stop();
     CAIRN_TRY_ASSIGN(data_file::TorchSaveImage image,
                      data_file::TorchSaveImage::make(std::move(writer).take(), storages_->views));
@@ -86,18 +99,15 @@ class StateWriter final : public pickle::TensorWriter {
   Result<void> write_tensor(pickle::Writer& writer, const Array& tensor) override {
     const auto found = keys_.find(&tensor);
     if (found == keys_.end()) return write_inner_tensor(writer, tensor, false);
-    const ConvertKey& key = input_.plan.keys[found->second];
-    const Window& window = *windows_[found->second];
-    const std::string name = std::to_string(window.storage);
-    // A state that torch loads from a DCP checkpoint has new tensors, without requires_grad.
-    const bool requires_grad =
-        key.tensor->requires_grad && input_.source->catalog().format == CheckpointFormat::kTorchSave;
-    torch_file::write_tensor(writer, {key.dtype, name, bytes_of(storages_->views[window.storage]), window.offset,
-                                      key.tensor->shape, window.strides, requires_grad});
+    write_key(writer, found->second);
     return {};
   }
 
   Result<bool> write_object(pickle::Writer& writer, const Object& object) override {
+    if (saved_.holds(object)) {
+      CAIRN_TRY(saved_.write(writer, object));
+      return true;
+    }
     const Array* const tensor = torch_file::tensor_requiring_grad(object);
     if (tensor != nullptr) CAIRN_TRY(write_inner_tensor(writer, *tensor, true));
     return tensor != nullptr;
@@ -114,11 +124,62 @@ class StateWriter final : public pickle::TensorWriter {
     return storages_->views.size() - 1;
   }
 
+  std::size_t add_copied(std::vector<std::byte> bytes) {
+    std::vector<std::byte>& copy = storages_->copied.emplace_back(std::move(bytes));
+    copy.reserve(1);  // a view without memory is a stream
+    return add_storage(DType::kUInt8, {static_cast<std::int64_t>(copy.size())}, {}, copy.data());
+  }
+
+  Result<Value> value_of(const ConvertKey& key) {
+    CAIRN_TRY_ASSIGN(std::optional<Value> value, convertible_value(input_, key));
+    if (value) return *std::move(value);
+    return saved_.placeholder(key.value->fqn);
+  }
+
+  void write_key(pickle::Writer& writer, std::size_t index) {
+    const ConvertKey& key = input_.plan.keys[index];
+    const Window& window = *windows_[index];
+    const std::string name = std::to_string(window.storage);
+    const StateFile::Entry* const entry = file_ != nullptr ? file_->find(key.tensor->fqn) : nullptr;
+    const bool is_parameter = entry != nullptr && file_->is_parameter(*entry);
+    // A state that torch loads from a DCP checkpoint has new tensors, without requires_grad.
+    const bool requires_grad = key.tensor->requires_grad && file_ != nullptr;
+    if (is_parameter) writer.global("torch._utils", "_rebuild_parameter");
+    torch_file::write_tensor(writer, {key.dtype, name, bytes_of(storages_->views[window.storage]), window.offset,
+                                      key.tensor->shape, window.strides, requires_grad && !is_parameter});
+    if (!is_parameter) return;
+    writer.boolean(requires_grad);
+    writer.global("collections", "OrderedDict");
+    writer.empty_tuple();
+    writer.reduce();
+    writer.tuple(3);
+    writer.reduce();
+  }
+
+  // Writes the tensor of a key in place of the same object inside a value.
+  bool write_if_key(pickle::Writer& writer, std::uint64_t object) {
+    const auto found = objects_.find(object);
+    if (found == objects_.end()) return false;
+    write_key(writer, found->second);
+    return true;
+  }
+
+  // The identity of the tensor's object in the source; 0 for a tensor that the conversion changes.
+  std::uint64_t object_of(const ConvertKey& key) const {
+    if (file_ == nullptr || key.dtype != key.tensor->dtype) return 0;
+    const StateFile::Entry* const entry = file_->find(key.tensor->fqn);
+    return entry != nullptr && !file_->has_attributes(*entry) ? StateFile::object_of(*entry) : 0;
+  }
+
   // Stands for the tensor of a key in the nested state; write_tensor() recognises it by its address.
   Result<Value> placeholder(std::size_t index) {
     const ConvertKey& key = input_.plan.keys[index];
     if (is_quantized(key.dtype)) {
-      return Error(ErrorCode::kUnsupported, "a quantised tensor has no native form").actual(name_of(key.dtype));
+      if (input_.allow_pickle) return saved_.placeholder(key.tensor->fqn);
+      return Error(ErrorCode::kUnsupported,
+                   "a quantised tensor, which only a copy of its pickle keeps. Leave the key out (exclude=[...], "
+                   "--exclude KEY), or, if you trust the source, allow pickle (allow_pickle=True, --allow-pickle)")
+          .actual(name_of(key.dtype));
     }
     if (!windows_[index]) {
       const std::size_t storage = add_storage(
@@ -130,6 +191,10 @@ class StateWriter final : public pickle::TensorWriter {
     array.dtype = key.dtype;
     Value value(std::move(array));
     keys_.emplace(value.get_if<Array>(), index);
+    if (const std::uint64_t object = object_of(key)) {
+      value.set_identity(object);
+      objects_.emplace(object, index);
+    }
     return value;
   }
 
@@ -201,9 +266,12 @@ class StateWriter final : public pickle::TensorWriter {
   }
 
   const ConvertInput& input_;
+  const StateFile* file_;  // null for a source of any other format
+  SavedValues saved_;
   std::shared_ptr<Storages> storages_ = std::make_shared<Storages>();
-  std::vector<std::optional<Window>> windows_;          // by key; nullopt: not laid out yet, or a value
-  std::unordered_map<const Array*, std::size_t> keys_;  // the placeholders
+  std::vector<std::optional<Window>> windows_;                          // by key; nullopt: not laid out yet, or a value
+  std::unordered_map<const Array*, std::size_t> keys_;                  // the placeholders
+  std::unordered_map<std::uint64_t, std::size_t, SeededHash> objects_;  // the keys, by object_of()
   std::vector<TiedTensors> tied_;
 };
 

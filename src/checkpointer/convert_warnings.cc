@@ -99,6 +99,7 @@ void add_warnings(const ConvertPlan& plan, const ConvertOptions& options,
   add_losses(plan, losses, report);
   add_list(plan.unconverted, "tensors of packed 4-bit floats, and scales, keep their dtype", report);
   add_list(plan.unconverted_inside, "tensors inside values keep their dtype", report);
+  add_list(plan.with_attributes, "the target lacks the attributes of these tensors of the source", report);
   add_list(plan.copied_inside,
            "tensors inside values share elements with other tensors in the source, and are copies in the target",
            report);
@@ -108,6 +109,10 @@ void add_warnings(const ConvertPlan& plan, const ConvertOptions& options,
   const bool is_torch = options.to == CheckpointFormat::kTorchSave;
   const bool saves_keys = options.to == CheckpointFormat::kDcp && saves_shape(plan, options, report.from);
   if (options.to != CheckpointFormat::kSafetensors) add_shape_warnings(plan, is_torch, is_torch || saves_keys, report);
+}
+
+void add_unseen_warning(std::vector<std::string> records, ConvertReport& report) {
+  add_list(std::move(records), "the target lacks bytes of the source that are outside all its tensors", report);
 }
 
 void add_source_warnings(const Checkpoint& source, const ConvertOptions& options, ConvertReport& report) {

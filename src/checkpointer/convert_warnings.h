@@ -6,6 +6,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "checkpointer/convert_plan.h"
 #include "core/conversion_loss.h"
@@ -18,6 +19,9 @@ bool saves_shape(const ConvertPlan& plan, const ConvertOptions& options, Checkpo
 // Adds a bounded number of warnings. `losses` is by the keys of the source.
 void add_warnings(const ConvertPlan& plan, const ConvertOptions& options,
                   const std::map<std::string, ConversionLoss, std::less<>>& losses, ConvertReport& report);
+
+// `records` of the source, with their numbers of bytes that no tensor shows.
+void add_unseen_warning(std::vector<std::string> records, ConvertReport& report);
 
 // What the source leaves open (Checkpoint::Impl::warnings), and the metadata of a safetensors source that the target
 // lacks. `report.files` are those of the target.

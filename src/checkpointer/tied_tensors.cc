@@ -21,7 +21,8 @@ struct ByteRange {
   std::size_t key;
   std::uint64_t begin;
   std::uint64_t end;
-  bool is_inside = false;  // the tensor is a part of the value under the key
+  bool is_inside = false;    // the tensor is a part of the value under the key
+  std::uint64_t object = 0;  // equal for one object that stays one object in the target; 0: unknown
 };
 using RangesByRecord = std::map<std::uint64_t, std::vector<ByteRange>>;  // by the record's offset
 
@@ -41,10 +42,26 @@ std::vector<std::vector<ByteRange>> overlapping(std::vector<ByteRange> ranges) {
   return groups;
 }
 
-void add_range(const StoredTensor& stored, std::size_t key, bool is_inside, RangesByRecord& ranges) {
+void add_range(const StoredTensor& stored, const ByteRange& of, RangesByRecord& ranges) {
   const std::uint64_t item = item_bytes(stored.dtype);
   const StoredWindow window = window_of(stored);
-  ranges[stored.record_offset].push_back({key, window.begin * item, window.end * item, is_inside});
+  ByteRange range = of;
+  range.begin = window.begin * item;
+  range.end = window.end * item;
+  ranges[stored.record_offset].push_back(range);
+}
+
+// The object of a tensor that the plan does not change; 0 otherwise.
+std::uint64_t object_of(const ConvertKey& key, const ConvertSource& source) {
+  const torch_file::StateFile* const file = source.torch_file();
+  if (file == nullptr || key.dtype != key.tensor->dtype) return 0;
+  const torch_file::StateFile::Entry* const entry = file->find(key.tensor->fqn);
+  return entry != nullptr && !file->has_attributes(*entry) ? torch_file::StateFile::object_of(*entry) : 0;
+}
+
+bool is_one_object(const std::vector<ByteRange>& group) {
+  const std::uint64_t object = group.front().object;
+  return object != 0 && std::ranges::all_of(group, [&](const ByteRange& range) { return range.object == object; });
 }
 
 // The tensors that are keys of the plan.
@@ -54,7 +71,7 @@ Result<RangesByRecord> ranges_of_keys(const ConvertPlan& plan, const ConvertSour
     const CatalogTensor* const tensor = plan.keys[i].tensor;
     if (tensor == nullptr || tensor->chunk_count() != 1 || plan.keys[i].bytes() == 0) continue;
     CAIRN_TRY_ASSIGN(const ConvertSource::Stored stored, source.stored(*tensor, 0));
-    add_range(stored.tensor, i, false, ranges);
+    add_range(stored.tensor, {i, 0, 0, false, object_of(plan.keys[i], source)}, ranges);
   }
   return ranges;
 }
@@ -74,6 +91,15 @@ Result<std::vector<std::vector<std::size_t>>> find_tied(const ConvertPlan& plan,
   return groups;
 }
 
+void note_attributes(const ConvertSource& source, ConvertPlan& plan) {
+  const torch_file::StateFile* const file = source.torch_file();
+  if (file == nullptr) return;
+  for (const ConvertKey& key : plan.keys) {
+    const torch_file::StateFile::Entry* const entry = key.tensor != nullptr ? file->find(key.tensor->fqn) : nullptr;
+    if (entry != nullptr && file->has_attributes(*entry)) plan.with_attributes.push_back(key.source_fqn());
+  }
+}
+
 Result<void> note_inner_tensors(const ConvertSource& source, const ConvertOptions& options, ConvertPlan& plan) {
   CAIRN_TRY_ASSIGN(const std::vector<torch_file::StateFile::InnerTensor> inner, source.inner_tensors());
   if (inner.empty()) return {};
@@ -89,11 +115,14 @@ Result<void> note_inner_tensors(const ConvertSource& source, const ConvertOption
     const DType dtype = part.tensor.dtype;
     const bool is_other = options.dtype && dtype != *options.dtype && is_floating_point(dtype);
     if (is_other) keeps_dtype[found->second] = true;
-    if (element_count(part.tensor.sizes).value() > 0) add_range(part.tensor, found->second, true, by_record);
+    if (element_count(part.tensor.sizes).value() == 0) continue;
+    const bool keeps_objects = options.to == CheckpointFormat::kTorchSave;
+    add_range(part.tensor, {found->second, 0, 0, true, keeps_objects ? part.object : 0}, by_record);
   }
   std::vector<bool> is_copied(plan.keys.size(), false);
   for (auto& [offset, ranges] : by_record) {
     for (const std::vector<ByteRange>& group : overlapping(std::move(ranges))) {
+      if (is_one_object(group)) continue;
       for (const ByteRange& range : group) {
         if (range.is_inside) is_copied[range.key] = true;
       }

@@ -14,6 +14,9 @@ namespace cairn::checkpointer {
 // Keys (indices into the plan) whose tensors are windows of one record that overlap, in groups of at least two.
 Result<std::vector<std::vector<std::size_t>>> find_tied(const ConvertPlan& plan, const ConvertSource& source);
 
+// Sets `with_attributes` of the plan.
+void note_attributes(const ConvertSource& source, ConvertPlan& plan);
+
 // Sets `copied_inside` and `unconverted_inside` of the plan.
 Result<void> note_inner_tensors(const ConvertSource& source, const ConvertOptions& options, ConvertPlan& plan);
 

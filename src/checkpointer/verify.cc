@@ -21,6 +21,7 @@
 #include "core/checksum.h"
 #include "data_file/archive_check.h"
 #include "data_file/range_fetch.h"
+#include "format/torch_file/value_archive.h"
 #include "format/zip/directory.h"
 #include "os/parallel.h"
 #include "plan/chunk_index.h"
@@ -295,8 +296,25 @@ class Verifier {
     const DataFile* file = file_of(value.location, value.fqn);
     if (file == nullptr) return;
     if (is_transformed(value.fqn)) return add_transformed_item(*file, value.location, value.fqn);
+    check_storages(*file, value);
     if (!file->trailer()) return add_stock_item(*file, value.location, value.fqn);
     if (auto checked = file->check_value(value); !checked) findings_.add(std::move(checked).error());
+  }
+
+  // The storages of the tensors inside a value: a checksum of the stored bytes does not show that one is missing.
+  void check_storages(const DataFile& file, const CatalogValue& value) {
+    if (impl_.catalog.format != CheckpointFormat::kDcp) return;  // add_torch_save() has looked at all storages
+    const auto window = SourceWindow::make(file.bytes(), value.location.offset, value.location.length);
+    const Result<void> checked = window ? torch_file::check_storages(*window) : Result<void>(window.error());
+    if (checked) return;
+    Error problem(checked.error().code(), checked.error().message());
+    problem = std::move(problem)
+                  .key(value.fqn)
+                  .file(file.name())
+                  .offset(value.location.offset + checked.error().offset().value_or(0));
+    if (checked.error().expected()) problem = std::move(problem).expected(*checked.error().expected());
+    if (checked.error().actual()) problem = std::move(problem).actual(*checked.error().actual());
+    findings_.add(std::move(problem));
   }
 
   // Null if the item has no readable file. Adds a finding if the metadata names no bytes; open_files() has already
@@ -319,6 +337,9 @@ class Verifier {
 
   // Of an archive every record may have a CRC; several keys may share a record. A legacy file has no checksums.
   void add_torch_save(const DataFile& file) {
+    for (Error& problem : file.state_file()->storage_problems(kProblemsMax)) {
+      findings_.add(std::move(problem).file(file.name()));
+    }
     std::uint64_t bytes_unchecked = file.bytes().size();
     for (const torch_file::StateFile::Record& record : file.state_file()->records()) {
       const zip::DirectoryEntry& place = *record.place;

@@ -30,6 +30,13 @@ class ByteBudget {
       : left_(checked_add(checked_multiply(input_bytes, kBytesPerInputByte).value_or(kUnlimited), kBytesMin)
                   .value_or(kUnlimited)) {}
 
+  // A budget of so many bytes, whatever the input.
+  static ByteBudget of_bytes(std::uint64_t bytes) {
+    ByteBudget budget(0);
+    budget.left_ = bytes;
+    return budget;
+  }
+
   // Takes `bytes` from the budget. kUnsafe if fewer bytes are left; the budget then stays unchanged.
   Result<void> charge(std::uint64_t bytes) {
     if (bytes > left_) return exceeded(bytes);

@@ -105,13 +105,15 @@ class Printer {
     }
     text_ += "}";
   }
-  void print_one(const std::unique_ptr<Array>& array) {
+  void print_one(const std::unique_ptr<Array>& array) { print_array(*array); }
+  void print_one(const SharedArray& array) { print_array(*array); }
+  void print_array(const Array& array) {
     constexpr std::string_view kKinds[] = {"array", "scalar", "tensor"};
     text_ += "<";
-    text_ += kKinds[static_cast<std::size_t>(array->kind)];
+    text_ += kKinds[static_cast<std::size_t>(array.kind)];
     text_ += " ";
-    text_ += name_of(array->dtype);
-    text_ += " " + to_string(array->shape) + ">";
+    text_ += name_of(array.dtype);
+    text_ += " " + to_string(array.shape) + ">";
   }
   // Printed as the call in the pickle: "<collections.deque((), 3), [1, 2]>".
   void print_one(const std::unique_ptr<Object>& object) {
@@ -178,6 +180,9 @@ bool operator==(const Value& a, const Value& b) {
   const auto* const text_a = a.get_if<std::string>();
   const auto* const text_b = b.get_if<std::string>();
   if (text_a != nullptr && text_b != nullptr) return text_a == text_b || *text_a == *text_b;
+  const auto* const array_a = a.get_if<Array>();
+  const auto* const array_b = b.get_if<Array>();
+  if (array_a != nullptr && array_b != nullptr) return array_a == array_b || *array_a == *array_b;
   if (a.variant_.index() != b.variant_.index()) return false;
   return std::visit(
       [&](const auto& left) {
@@ -190,8 +195,6 @@ bool operator==(const Value& a, const Value& b) {
         } else if constexpr (std::is_same_v<T, std::unique_ptr<Object>>) {
           return left->qualified_name() == right->qualified_name() && left->arguments == right->arguments &&
                  left->state == right->state && left->items == right->items && left->by_new == right->by_new;
-        } else if constexpr (std::is_same_v<T, std::unique_ptr<Array>>) {
-          return *left == *right;
         } else {
           return left == right;
         }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <set>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -44,6 +45,9 @@ class ValueComparer {
       if (a != b) differ(a, b);
       return;
     }
+    const auto* const array_a = a.get_if<Array>();
+    const auto* const array_b = b.get_if<Array>();
+    if (array_a != nullptr && array_b != nullptr) return compare_arrays(*array_a, *array_b, a, b);
     if (a.variant().index() != b.variant().index()) return differ(a, b);
     std::visit(
         [&](const auto& left) {
@@ -91,8 +95,6 @@ class ValueComparer {
         return differ_by(left.ordered ? "an OrderedDict" : "a dict", right.ordered ? "an OrderedDict" : "a dict");
       }
       left.ordered ? compare_ordered(left, right) : compare_dicts(left, right);
-    } else if constexpr (std::is_same_v<T, std::unique_ptr<Array>>) {
-      compare_arrays(*left, *right, a, b);
     } else if constexpr (std::is_same_v<T, std::unique_ptr<Object>>) {
       compare_objects(*left, *right, a, b);
     } else {
@@ -165,7 +167,7 @@ class ValueComparer {
     const bool alike = left.kind == right.kind && left.dtype == right.dtype && left.shape == right.shape &&
                        left.data.size() == right.data.size();
     if (!alike) return differ(a, b);
-    if (left.data == right.data) return;
+    if (!compared_.emplace(&left, &right).second || left.data == right.data) return;
     const auto elements = [](const Array& array) {
       return Elements{array.dtype, std::as_bytes(std::span(array.data))};
     };
@@ -184,6 +186,8 @@ class ValueComparer {
 
   std::optional<double> tolerance_;
   std::optional<ValueDifference> found_;
+  // Pairs that have been found to agree: parts of a value may share a large array.
+  std::set<std::pair<const Array*, const Array*>> compared_;
 };
 
 }  // namespace

@@ -90,5 +90,23 @@ TEST(ValueComparison, ObjectsByTheirContent) {
   EXPECT_TRUE(first_difference(object("A", 1), object("B", 1)));
 }
 
+TEST(ValueComparison, ASharedArrayIsComparedAsItsArray) {
+  Array array;
+  array.kind = Array::Kind::kTensor;
+  array.dtype = DType::kUInt8;
+  array.shape = {3};
+  array.data = "abc";
+  const Value alone(array);
+  const SharedArray shared = std::make_shared<const Array>(array);
+  array.data = "abd";
+  const Value pair_a = List{{Value(shared), Value(shared)}};
+  const Value pair_b = List{{Value(shared), Value(std::make_shared<const Array>(array))}};
+  EXPECT_EQ(Value(shared), alone);
+  EXPECT_FALSE(first_difference(Value(shared), alone));
+  EXPECT_FALSE(first_difference(pair_a, pair_a));
+  ASSERT_TRUE(first_difference(pair_a, pair_b));
+  EXPECT_EQ(first_difference(pair_a, pair_b)->place, "[1]");
+}
+
 }  // namespace
 }  // namespace cairn

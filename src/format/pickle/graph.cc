@@ -48,7 +48,10 @@ std::string_view Graph::text(Node node) const {
 
 std::span<const std::byte> Graph::bytes(Node node) const {
   if (node.tag() == Node::Tag::kBigInteger) {
-    return input_.subspan(arena_[node.offset()].bits(), arena_[node.offset() + 1].bits());
+    const std::uint64_t place = arena_[node.offset()].bits();
+    const std::uint64_t size = arena_[node.offset() + 1].bits();
+    if (place != Node::kBytesFollow) return input_.subspan(place, size);
+    return {reinterpret_cast<const std::byte*>(arena_.data() + node.offset() + 2), size};
   }
   return counted_bytes(input_, node.rest());
 }

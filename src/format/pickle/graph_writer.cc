@@ -1,10 +1,7 @@
 #include "format/pickle/graph_writer.h"
 
-#include <cairn/seeded_hash.h>
-
 #include <string>
 #include <string_view>
-#include <unordered_map>
 
 #include "format/pickle/numpy_node.h"
 #include "format/pickle/opcode.h"
@@ -15,8 +12,8 @@ namespace {
 
 class GraphWriter {
  public:
-  GraphWriter(Writer& writer, const Graph& graph, PersistentWriter* persistent)
-      : writer_(writer), graph_(graph), persistent_(persistent) {}
+  GraphWriter(Writer& writer, const Graph& graph, PersistentWriter* persistent, NodeMemo& memo)
+      : writer_(writer), graph_(graph), persistent_(persistent), memo_(memo) {}
 
   // Nests at most kValueDepthMax deep.
   Result<void> write(Node node, std::size_t depth) {
@@ -122,6 +119,10 @@ class GraphWriter {
   }
 
   Result<void> write_call(Node node, std::size_t depth) {
+    if (persistent_ != nullptr) {
+      CAIRN_TRY_ASSIGN(const bool is_written, persistent_->write_call(writer_, graph_, node));
+      if (is_written) return remember(node), Result<void>();
+    }
     CAIRN_TRY(write(graph_.callable(node), depth + 1));
     CAIRN_TRY(write(graph_.arguments(node), depth + 1));
     if (graph_.is(node, Kind::kInstance)) {
@@ -150,7 +151,7 @@ class GraphWriter {
   Writer& writer_;
   const Graph& graph_;
   PersistentWriter* persistent_;
-  std::unordered_map<std::uint64_t, std::uint32_t, SeededHash> memo_;  // by node
+  NodeMemo& memo_;
 };
 
 }  // namespace
@@ -163,8 +164,9 @@ int protocol_of(const Graph& graph) {
   return protocol <= 2 ? 2 : protocol;
 }
 
-Result<void> write_node(Writer& writer, const Graph& graph, Node node, PersistentWriter* persistent) {
-  return GraphWriter(writer, graph, persistent).write(node, 0);
+Result<void> write_node(Writer& writer, const Graph& graph, Node node, PersistentWriter* persistent, NodeMemo* memo) {
+  NodeMemo own;
+  return GraphWriter(writer, graph, persistent, memo != nullptr ? *memo : own).write(node, 0);
 }
 
 }  // namespace cairn::pickle

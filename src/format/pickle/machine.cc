@@ -1,13 +1,3 @@
-// Why the machine is fast, for metadata of half a million chunks:
-// - OpcodeScan runs first. The machine then needs no bounds check for operands, and the memo keeps only the entries
-//   that the pickle reads again: a pickle memoises almost every object.
-// - A node is a word, which holds a number. A text stays in the input; `torch.Size((a, b))` is the tuple retagged.
-// - The arena allocates only at its end. When a FoldHandler consumes an instance, the machine frees all nodes of the
-//   instance by moving the arena's end back. Nothing else may then refer to words behind the new end. `pinned_` guards
-//   the words: the machine moves `pinned_` up when making a reference that the stack does not show (memo, DUP), and
-//   when pushing an old container from the memo, to which the pickle may add elements.
-// - An object written like an earlier, folded object is recognised by a Stencil and folded without a graph.
-
 #include "format/pickle/machine.h"
 
 #include <algorithm>
@@ -16,6 +6,7 @@
 #include <vector>
 
 #include "core/little_endian.h"
+#include "format/pickle/decimal_integer.h"
 #include "format/pickle/long_integer.h"
 #include "format/pickle/opcode.h"
 #include "format/pickle/opcode_scan.h"
@@ -61,19 +52,24 @@ class Machine {
   // The stack.
   bool push(Registers& r, Node node);
   [[gnu::noinline]] bool grow_stack();
-  void mark(Registers& r);
+  [[gnu::always_inline]] void mark(Registers& r) {
+    fences_.push_back(static_cast<std::size_t>(r.fence - stack_.data()));
+    r.fence = r.top;
+  }
   bool close_mark(Registers& r);
 
   // The arena.
   std::uint64_t allocate(Registers& r, std::size_t words);
-  [[gnu::noinline]] bool grow_arena(std::size_t words);
+  [[gnu::noinline]] bool grow_arena(std::size_t words) {
+    const std::size_t most = std::min(kArenaWordsMax, limits_.memory_bytes_max / sizeof(Node));
+    return graph_.arena_.grow(arena_end_ + words, most) || fail(saved_.at, kTooLarge, ErrorCode::kUnsupported);
+  }
   Node& arena(std::uint64_t offset) { return graph_.arena_[offset]; }
 
   // The memo.
   bool get(Registers& r, std::size_t memo);
   void put(std::size_t memo, Node node);
   bool memoize(Registers& r);
-  void numbered_put(std::size_t memo, Node node);
 
   // Opcodes, and runs of opcodes that Python's pickler writes frequently.
   bool tuple(Registers& r, std::size_t count, Tag tag);
@@ -87,8 +83,13 @@ class Machine {
   bool global(Registers& r, std::string_view module, std::string_view name);
   bool global_line(Registers& r);
   bool stack_global(Registers& r);
+  std::string_view line(Registers& r) const;
+  bool push_integer(Registers& r, std::span<const std::byte> number, std::uint64_t place);
   bool long_integer(Registers& r, std::size_t length_bytes);
-  bool next_is(const Registers& r, const Idiom& idiom) const;
+  bool decimal(Registers& r, bool is_long);
+  [[gnu::always_inline]] bool next_is(const Registers& r, const Idiom& idiom) const {
+    return r.at < idioms_end_ && idiom.is_at(r.at);
+  }
 
   Graph graph_;
   Limits limits_;
@@ -153,22 +154,12 @@ bool Machine::grow_stack() {
   return true;
 }
 
-[[gnu::always_inline]] inline void Machine::mark(Registers& r) {
-  fences_.push_back(static_cast<std::size_t>(r.fence - stack_.data()));
-  r.fence = r.top;
-}
-
 // The objects since the last mark now belong to the previous mark. Before the call, depth() counts the objects.
 [[gnu::always_inline]] inline bool Machine::close_mark(Registers& r) {
   if (fences_.empty()) return fail(r.at, "pickle: no MARK on the stack");
   r.fence = stack_.data() + fences_.back();
   fences_.pop_back();
   return true;
-}
-
-bool Machine::grow_arena(std::size_t words) {
-  const std::size_t most = std::min(kArenaWordsMax, limits_.memory_bytes_max / sizeof(Node));
-  return graph_.arena_.grow(arena_end_ + words, most) || fail(saved_.at, kTooLarge, ErrorCode::kUnsupported);
 }
 
 // The place of `words` fresh words, or 0 after a failure.
@@ -199,11 +190,6 @@ bool Machine::grow_arena(std::size_t words) {
   if (numbered_memo_) return fail(r.at, "pickle: both MEMOIZE and PUT opcodes", ErrorCode::kUnsupported);
   put(memoized_++, r.top[-1]);
   return true;
-}
-
-void Machine::numbered_put(std::size_t memo, Node node) {
-  numbered_memo_ = true;
-  put(memo, node);
 }
 
 [[gnu::always_inline]] inline bool Machine::tuple(Registers& r, std::size_t count, Tag tag) {
@@ -317,10 +303,6 @@ void Machine::numbered_put(std::size_t memo, Node node) {
   return true;
 }
 
-[[gnu::always_inline]] inline bool Machine::next_is(const Registers& r, const Idiom& idiom) const {
-  return r.at < idioms_end_ && idiom.is_at(r.at);
-}
-
 // A tuple is on top of the stack. If torch.Size lies below and the following opcodes call torch.Size with the tuple,
 // carries out the opcodes here.
 [[gnu::always_inline]] inline bool Machine::shape(Registers& r) {
@@ -390,18 +372,19 @@ bool Machine::global(Registers& r, std::string_view module, std::string_view nam
 }
 
 bool Machine::global_line(Registers& r) {
-  const auto line = [this, &r] {
-    const char* begin = reinterpret_cast<const char*>(r.at);
-    // The scan found the line's end. memchr(), because strchr() would stop at a zero byte in the name.
-    const auto left = static_cast<std::size_t>(graph_.input_.data() + graph_.input_.size() - r.at);
-    const char* end = static_cast<const char*>(std::memchr(begin, '\n', left));
-    const std::string_view text(begin, static_cast<std::size_t>(end - begin));
-    r.at += text.size() + 1;
-    return text;
-  };
-  const std::string_view module = line();
-  const std::string_view name = line();
+  const std::string_view module = line(r);
+  const std::string_view name = line(r);
   return global(r, module, name);
+}
+
+std::string_view Machine::line(Registers& r) const {
+  const char* begin = reinterpret_cast<const char*>(r.at);
+  // The scan found the line's end. memchr(), because strchr() would stop at a zero byte in the name.
+  const auto left = static_cast<std::size_t>(graph_.input_.data() + graph_.input_.size() - r.at);
+  const char* end = static_cast<const char*>(std::memchr(begin, '\n', left));
+  const std::string_view text(begin, static_cast<std::size_t>(end - begin));
+  r.at += text.size() + 1;
+  return text;
 }
 
 bool Machine::stack_global(Registers& r) {
@@ -415,20 +398,36 @@ bool Machine::stack_global(Registers& r) {
   return global(r, module, name);
 }
 
-[[gnu::always_inline]] inline bool Machine::long_integer(Registers& r, std::size_t length_bytes) {
+// `place`: of the number in the input, or kBytesFollow.
+bool Machine::push_integer(Registers& r, std::span<const std::byte> number, std::uint64_t place) {
+  const bool is_big = number.size() > sizeof(std::int64_t);
+  const std::uint64_t word = is_big ? place : static_cast<std::uint64_t>(small_integer(number));
+  const Node inside = Node::make(Tag::kInteger, word);
+  if (!is_big && static_cast<std::uint64_t>(graph_.integer(inside)) == word) return push(r, inside);
+  const bool is_copied = is_big && place == Node::kBytesFollow;
+  const std::uint64_t to = allocate(r, is_copied ? 3 + number.size() / sizeof(Node) : 2);
+  if (to == 0) return false;
+  arena(to) = Node(word);
+  arena(to + 1) = Node(number.size());
+  if (is_copied) std::memcpy(static_cast<void*>(&arena(to + 2)), number.data(), number.size());
+  return push(r, Node::at_place(is_big ? Tag::kBigInteger : Tag::kLong, to));
+}
+
+bool Machine::long_integer(Registers& r, std::size_t length_bytes) {
   const std::uint64_t length =
       length_bytes == 1 ? load_little_endian<std::uint8_t>(r.at) : load_little_endian<std::uint32_t>(r.at);
   const std::span<const std::byte> number = shortest(std::span(r.at + length_bytes, static_cast<std::size_t>(length)));
   r.at += length_bytes + length;
-  const bool is_big = number.size() > sizeof(std::int64_t);
-  const std::int64_t word = is_big ? number.data() - graph_.input_.data() : small_integer(number);
-  const Node inside = Node::make(Tag::kInteger, static_cast<std::uint64_t>(word));
-  if (!is_big && graph_.integer(inside) == word) return push(r, inside);
-  const std::uint64_t place = allocate(r, 2);
-  if (place == 0) return false;
-  arena(place) = Node(static_cast<std::uint64_t>(word));
-  arena(place + 1) = Node(number.size());
-  return push(r, Node::at_place(is_big ? Tag::kBigInteger : Tag::kLong, place));
+  return push_integer(r, number, static_cast<std::uint64_t>(number.data() - graph_.input_.data()));
+}
+
+// INT and LONG. Protocol 1 writes False and True as INT 00 and INT 01.
+bool Machine::decimal(Registers& r, bool is_long) {
+  const std::string_view text = line(r);
+  if (!is_long && (text == "00" || text == "01")) return push(r, Node::make(text == "01" ? Tag::kTrue : Tag::kFalse));
+  const std::optional<std::vector<std::byte>> number = decimal_integer(text);
+  if (!number) return fail(r.at, "pickle: a number that is no decimal integer, or has too many digits");
+  return push_integer(r, *number, Node::kBytesFollow);
 }
 
 // The opcodes of which metadata mostly consists.
@@ -509,6 +508,8 @@ bool Machine::execute_rare() {
       case kBinFloat: return counted(Tag::kReal, 8, 0);
       case kLong1: return long_integer(r, 1);
       case kLong4: return long_integer(r, 4);
+      case kInt:
+      case kLong: return decimal(r, opcode == kLong);
       case kShortBinString: return counted(Tag::kText, 1, load_little_endian<std::uint8_t>(r.at));
       case kBinString:
       case kBinUnicode: return counted(Tag::kText, 4, load_little_endian<std::uint32_t>(r.at));
@@ -548,12 +549,11 @@ bool Machine::execute_stack(Registers& r, std::uint8_t opcode) {
       pinned_ = arena_end_;  // two entries of the stack are one object
       return push(r, r.top[-1]);
     case kBinPut:
-      numbered_put(load_little_endian<std::uint8_t>(r.at), r.top[-1]);
-      r.at += 1;
-      return true;
     case kLongBinPut:
-      numbered_put(load_little_endian<std::uint32_t>(r.at), r.top[-1]);
-      r.at += 4;
+      numbered_memo_ = true;
+      put(opcode == kBinPut ? load_little_endian<std::uint8_t>(r.at) : load_little_endian<std::uint32_t>(r.at),
+          r.top[-1]);
+      r.at += opcode == kBinPut ? 1 : 4;
       return true;
     case kBinPersId: {
       const std::uint64_t place = allocate(r, 1);

@@ -43,6 +43,33 @@ TEST(Machine, ReadsNumbersOfEveryLength) {
   EXPECT_EQ(integers(*graph, graph->root()), numbers);
 }
 
+TEST(Machine, ReadsTheTextNumbersOfProtocol1) {
+  const std::string pickle = "(I01\nI00\nI-7\nI3000000000\nL9223372036854775807L\nL18446744073709551616L\nt.";
+  const auto graph = parse(as_bytes(pickle));
+  ASSERT_TRUE(graph.has_value()) << graph.error().what();
+  std::vector<Node> parts;
+  for (const Node part : graph->elements(graph->root())) parts.push_back(part);
+  ASSERT_EQ(parts.size(), 6u);
+  EXPECT_TRUE(graph->boolean(parts[0]));
+  ASSERT_TRUE(graph->is(parts[1], Kind::kBool));
+  EXPECT_FALSE(graph->boolean(parts[1]));
+  EXPECT_EQ(graph->integer(parts[2]), -7);
+  EXPECT_EQ(graph->integer(parts[3]), 3000000000);
+  EXPECT_EQ(graph->integer(parts[4]), INT64_MAX);
+  ASSERT_TRUE(graph->is(parts[5], Kind::kBigInteger));
+  const std::span<const std::byte> big = graph->bytes(parts[5]);
+  ASSERT_EQ(big.size(), 9u);
+  EXPECT_EQ(big[8], std::byte{1});
+  EXPECT_EQ(big[0], std::byte{0});
+}
+
+TEST(Machine, RefusesTextThatIsNoDecimalInteger) {
+  for (const char* text : {"I\n.", "Ix\n.", "L12\x01\n.", "I1.5\n."}) {
+    EXPECT_EQ(parse(as_bytes(text)).error().code(), ErrorCode::kCorrupt) << text;
+  }
+  EXPECT_EQ(parse(as_bytes(std::string("I12."))).error().code(), ErrorCode::kCorrupt);  // no end of the line
+}
+
 TEST(Machine, StopsAtStopAndSaysWhere) {
   const std::string pickle = "\x80\x02K\x05.what follows"s;
   const auto graph = parse(as_bytes(pickle));

@@ -59,7 +59,7 @@ class Node {
     // In the arena, never changed:
     kLong,        // a 64-bit integer that does not fit into a node: a word with the integer, and an unused word
     kBigInteger,  // a longer integer: its first byte in the input, and the number of bytes without bytes that repeat
-                  // the sign
+                  // the sign; or kBytesFollow, the number of bytes, and the bytes
     kTuple,
     kTupleInTuple,  // (x,) where x is the tuple at the node's place: takes no memory
     kShape,         // torch.Size(x), where x is the tuple at the node's place: takes no memory
@@ -74,6 +74,7 @@ class Node {
   };
   bool in_arena() const noexcept { return tag() >= Tag::kLong; }
   bool may_change() const noexcept { return tag() >= Tag::kList; }
+  static constexpr std::uint64_t kBytesFollow = ~std::uint64_t{0};
   static constexpr unsigned kTagBits = 5;
   static constexpr unsigned kOffsetBits = 32;
   constexpr explicit Node(std::uint64_t word) : word_(word) {}

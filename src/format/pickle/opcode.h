@@ -28,6 +28,8 @@ enum Opcode : std::uint8_t {
   kAppend = 'a',
   kBuild = 'b',
   kGlobal = 'c',
+  kInt = 'I',   // text of protocol 1: False, True, and integers of Python 2
+  kLong = 'L',  // text of protocol 1: integers beyond 32 bits
   kAppends = 'e',
   kBinGet = 'h',
   kLongBinGet = 'j',

@@ -22,6 +22,7 @@ enum class Operand : std::uint8_t {
   kCounted1,
   kCounted4,
   kCounted8,
+  kOneLine,
   kTwoLines
 };
 
@@ -39,6 +40,7 @@ constexpr std::array<Operand, 256> make_operands() {
   for (const Opcode opcode : {kShortBinBytes, kLong1, kShortBinString}) operands[opcode] = Operand::kCounted1;
   for (const Opcode opcode : {kBinUnicode, kBinBytes, kLong4, kBinString}) operands[opcode] = Operand::kCounted4;
   for (const Opcode opcode : {kBinUnicode8, kBinBytes8, kByteArray8}) operands[opcode] = Operand::kCounted8;
+  for (const Opcode opcode : {kInt, kLong}) operands[opcode] = Operand::kOneLine;
   operands[kGlobal] = Operand::kTwoLines;
   return operands;
 }
@@ -87,6 +89,7 @@ struct Cursor {
       case Operand::kCounted1: return skip_counted<std::uint8_t>();
       case Operand::kCounted4: return skip_counted<std::uint32_t>();
       case Operand::kCounted8: return skip_counted<std::uint64_t>();
+      case Operand::kOneLine: return skip_line();
       case Operand::kTwoLines: return skip_line() && skip_line();
       case Operand::kUnknown: return false;
       case Operand::kNothing: return true;
@@ -140,8 +143,8 @@ Error refusal(std::span<const std::byte> input, const std::byte* opcode_at) {
   if (opcode == kProto) {
     return Error(ErrorCode::kUnsupported, "pickle: unknown protocol").offset(offset).expected("2 to 5");
   }
-  // INST, OBJ, PERSID, EXT*, NEXT_BUFFER, READONLY_BUFFER, and the text opcodes of protocol 0.
-  constexpr std::string_view kKnownToPython = "ioP\x82\x83\x84\x97\x98IFLSVdglp";
+  // INST, OBJ, PERSID, EXT*, NEXT_BUFFER, READONLY_BUFFER, and the text opcodes of protocol 0 alone.
+  constexpr std::string_view kKnownToPython = "ioPFSVdglp\x82\x83\x84\x97\x98";
   if (kKnownToPython.find(static_cast<char>(opcode)) != std::string_view::npos) {
     return Error(ErrorCode::kUnsupported, "pickle: opcode not allowed in plain data").offset(offset).actual(text);
   }

@@ -291,6 +291,12 @@ Result<std::optional<Value>> ValueReader::read_known_call(Node node, std::size_t
   return Maybe();
 }
 
+// The value, if it is a class or function itself; null otherwise.
+const Object* name_alone(const Value& value) {
+  const Object* object = value.object();
+  return object != nullptr && object->arguments.get_if<None>() != nullptr ? object : nullptr;
+}
+
 Result<Value> ValueReader::read_object(Node node, std::size_t depth) {
   const Node callable = graph_.callable(node);
   const bool is_named = graph_.is(callable, Kind::kGlobal);
@@ -300,10 +306,15 @@ Result<Value> ValueReader::read_object(Node node, std::size_t depth) {
   if (!is_named) {  // the callable is itself the result of a call
     CAIRN_TRY(budget_.charge(2, sizeof(Value)));
     CAIRN_TRY_ASSIGN(Value what, read(callable, depth + 1));
-    Tuple call;
-    call.items.push_back(std::move(what));
-    call.items.push_back(std::move(object->arguments));
-    object->arguments = std::move(call);
+    if (const Object* name = name_alone(what)) {  // the resolver knows the class
+      object->module = name->module;
+      object->name = name->name;
+    } else {
+      Tuple call;
+      call.items.push_back(std::move(what));
+      call.items.push_back(std::move(object->arguments));
+      object->arguments = std::move(call);
+    }
   }
   object->by_new = graph_.is(node, Kind::kInstance);
   if (graph_.state(node).is_set()) {

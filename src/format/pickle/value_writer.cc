@@ -4,6 +4,8 @@
 #include <string>
 #include <type_traits>
 #include <unordered_map>
+#include <unordered_set>
+#include <vector>
 
 #include "format/pickle/numpy_node.h"
 #include "format/pickle/value_reader.h"
@@ -13,7 +15,20 @@ namespace {
 
 class ValueWriter {
  public:
-  ValueWriter(Writer& writer, TensorWriter* tensors) : writer_(writer), tensors_(tensors) {}
+  ValueWriter(Writer& writer, TensorWriter* tensors, NodeMemo* memo, bool keeps_all)
+      : writer_(writer), tensors_(tensors), memo_(memo), keeps_all_(keeps_all) {}
+
+  // Before the first write: the identities that occur more than once.
+  void note_identities(const Value& value) {
+    std::unordered_set<std::uint64_t, SeededHash> seen;
+    std::vector<const Value*> open{&value};  // no recursion: the input determines the depth
+    while (!open.empty()) {
+      const Value& next = *open.back();
+      open.pop_back();
+      if (next.identity() != 0 && !seen.insert(next.identity()).second) repeated_.insert(next.identity());
+      push_parts(next, open);
+    }
+  }
 
   // Nests at most kValueDepthMax deep.
   Result<void> write(const Value& value, std::size_t depth) {
@@ -21,10 +36,36 @@ class ValueWriter {
       return Error(ErrorCode::kUnsupported, "a value that nests deeper than allowed")
           .expected("at most " + std::to_string(kValueDepthMax) + " levels");
     }
-    return std::visit([&](const auto& alternative) { return write_one(alternative, depth); }, value.variant());
+    const std::uint64_t identity = memo_ != nullptr ? value.identity() : 0;
+    if (identity != 0) {
+      if (const auto known = memo_->find(identity); known != memo_->end()) {
+        writer_.reference(known->second);
+        return {};
+      }
+    }
+    CAIRN_TRY(std::visit([&](const auto& alternative) { return write_one(alternative, depth); }, value.variant()));
+    if (identity != 0 && (keeps_all_ || repeated_.contains(identity)) && !memo_->contains(identity)) {
+      memo_->emplace(identity, writer_.memoize());
+    }
+    return {};
   }
 
  private:
+  static void push_parts(const Value& value, std::vector<const Value*>& open) {
+    const auto push = [&open](const std::vector<Value>& items) {
+      for (const Value& item : items) open.push_back(&item);
+    };
+    if (const auto* list = value.get_if<List>()) push(list->items);
+    if (const auto* tuple = value.get_if<Tuple>()) push(tuple->items);
+    if (const auto* set = value.get_if<Set>()) push(set->items);
+    if (const auto* dict = value.get_if<Dict>()) {
+      for (const auto& [key, item] : dict->items) open.insert(open.end(), {&key, &item});
+    }
+    if (const Object* object = value.object()) {
+      open.insert(open.end(), {&object->arguments, &object->state, &object->items});
+    }
+  }
+
   Result<void> write_one(None, std::size_t) { return writer_.none(), Result<void>(); }
   Result<void> write_one(bool flag, std::size_t) { return writer_.boolean(flag), Result<void>(); }
   Result<void> write_one(std::int64_t number, std::size_t) { return writer_.integer(number), Result<void>(); }
@@ -92,9 +133,11 @@ class ValueWriter {
     return write_items(dict, depth);
   }
 
-  Result<void> write_one(const std::unique_ptr<Array>& array, std::size_t) {
-    if (array->kind != Array::Kind::kTensor) return write_numpy(writer_, *array);
-    if (tensors_ != nullptr) return tensors_->write_tensor(writer_, *array);
+  Result<void> write_one(const std::unique_ptr<Array>& array, std::size_t) { return write_array(*array); }
+  Result<void> write_one(const SharedArray& array, std::size_t) { return write_array(*array); }
+  Result<void> write_array(const Array& array) {
+    if (array.kind != Array::Kind::kTensor) return write_numpy(writer_, array);
+    if (tensors_ != nullptr) return tensors_->write_tensor(writer_, array);
     return Error(ErrorCode::kUnsupported, "a tensor where the file has no place for its bytes");
   }
 
@@ -164,13 +207,18 @@ class ValueWriter {
 
   Writer& writer_;
   TensorWriter* tensors_;
+  NodeMemo* memo_;
+  bool keeps_all_;
+  std::unordered_set<std::uint64_t, SeededHash> repeated_;
   std::unordered_map<const std::string*, std::uint32_t> texts_;  // the shared texts, by entry of the memo
 };
 
 }  // namespace
 
-Result<void> write_value(Writer& writer, const Value& value, TensorWriter* tensors) {
-  return ValueWriter(writer, tensors).write(value, 0);
+Result<void> write_value(Writer& writer, const Value& value, TensorWriter* tensors, NodeMemo* memo, bool keeps_all) {
+  ValueWriter values(writer, tensors, memo, keeps_all);
+  if (memo != nullptr) values.note_identities(value);
+  return values.write(value, 0);
 }
 
 }  // namespace cairn::pickle

@@ -4,6 +4,7 @@
 #include <cairn/result.h>
 #include <cairn/value.h>
 
+#include "format/pickle/graph_writer.h"
 #include "format/pickle/writer.h"
 
 namespace cairn::pickle {
@@ -19,7 +20,10 @@ class TensorWriter {
 
 // Pushes `value`. Protocol 2 uses names that torch.load(weights_only=True) accepts, for every value that weights_only
 // loads at all. Fails with kUnsupported on a tensor if `tensors` is null, on a NumPy array of a dtype that NumPy lacks,
-// and on values nested deeper than kValueDepthMax (value_reader.h).
-Result<void> write_value(Writer& writer, const Value& value, TensorWriter* tensors = nullptr);
+// and on values nested deeper than kValueDepthMax (value_reader.h). With a `memo`, all identities in `value` are nodes
+// of one graph: parts of one identity are written once, and stay one object. `keeps_all`: nodes that write_node()
+// writes with `memo` may refer to any part.
+Result<void> write_value(Writer& writer, const Value& value, TensorWriter* tensors = nullptr, NodeMemo* memo = nullptr,
+                         bool keeps_all = false);
 
 }  // namespace cairn::pickle

@@ -20,6 +20,13 @@ Result<void> compare(std::string_view key, const StoragePlace& place, std::uint3
 
 }  // namespace
 
+Result<void> check_storage_bytes(std::string_view key, std::uint64_t expected, std::uint64_t actual) {
+  if (actual == expected) return {};
+  return Error(ErrorCode::kCorrupt, "a storage record of the wrong size")
+      .expected(std::to_string(expected) + " bytes")
+      .actual(std::to_string(actual) + " bytes in " + storage_record_name(key));
+}
+
 Result<StoragePlace> CheckedStorages::find_in(const ArchiveReader& archive, std::string_view key) {
   CAIRN_TRY_ASSIGN(const zip::DirectoryEntry* entry, archive.require(storage_record_name(key)));
   CAIRN_TRY_ASSIGN(const std::uint64_t offset, zip::payload_offset(archive.archive(), *entry));
@@ -38,7 +45,7 @@ Result<void> CheckedStorages::read(std::string_view key, std::uint64_t begin, st
   if (needs_check && !is_whole) CAIRN_TRY(check(key, place));
   CAIRN_TRY(file_->read_at(place.offset + begin, out));
   if (needs_check && is_whole) CAIRN_TRY(compare(key, place, crc32(out)));
-  if (needs_check) note_checked(place.offset);
+  note_read(place.offset, needs_check, is_whole);
   return {};
 }
 
@@ -65,9 +72,16 @@ bool CheckedStorages::is_checked(std::uint64_t offset) const {
   return checked_.contains(offset);
 }
 
-void CheckedStorages::note_checked(std::uint64_t offset) const {
+bool CheckedStorages::was_read(std::uint64_t offset, bool whole) const {
   const std::lock_guard lock(mutex_);
-  checked_.insert(offset);
+  const auto found = read_.find(offset);
+  return found != read_.end() && (found->second || !whole);
+}
+
+void CheckedStorages::note_read(std::uint64_t offset, bool is_checked, bool is_whole) const {
+  const std::lock_guard lock(mutex_);
+  read_[offset] |= is_whole;
+  if (is_checked) checked_.insert(offset);
 }
 
 }  // namespace cairn::torch_file

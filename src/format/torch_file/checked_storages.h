@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -25,6 +26,9 @@ namespace cairn::torch_file {
 
 // The name of a storage's record in a torch.save archive.
 inline std::string storage_record_name(std::string_view key) { return "data/" + std::string(key); }
+
+// kCorrupt if a record has another size than the pickle says.
+Result<void> check_storage_bytes(std::string_view key, std::uint64_t expected, std::uint64_t actual);
 
 // The place of a storage in its file.
 struct StoragePlace {
@@ -46,16 +50,19 @@ class CheckedStorages {
   // and compares it with its CRC. kCorrupt if the CRC differs, or if the range does not lie within the storage.
   Result<void> read(std::string_view key, std::uint64_t begin, std::span<std::byte> out) const;
   Result<std::vector<std::byte>> read_whole(std::string_view key) const;
+  // Whether read() has filled bytes of the storage at this place of the file: any, or all by one call.
+  bool was_read(std::uint64_t offset, bool whole) const;
 
  private:
   Result<void> check(std::string_view key, const StoragePlace& place) const;
   bool is_checked(std::uint64_t offset) const;
-  void note_checked(std::uint64_t offset) const;
+  void note_read(std::uint64_t offset, bool is_checked, bool is_whole) const;
 
   const ByteSource* file_;
   Find find_;
-  mutable std::mutex mutex_;                                       // of all below
-  mutable std::unordered_set<std::uint64_t, SeededHash> checked_;  // by offset
+  mutable std::mutex mutex_;                                          // of all below
+  mutable std::unordered_set<std::uint64_t, SeededHash> checked_;     // by offset
+  mutable std::unordered_map<std::uint64_t, bool, SeededHash> read_;  // by offset: whether whole
 };
 
 }  // namespace cairn::torch_file

@@ -9,14 +9,13 @@
 #include <array>
 #include <optional>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 
-#include "core/byte_budget.h"
 #include "core/checked.h"
 #include "core/little_endian.h"
 #include "format/pickle/machine.h"
 #include "format/pickle/opcode_scan.h"
+#include "format/torch_file/storage_walk.h"
 #include "format/torch_file/tensor_node.h"
 
 namespace cairn::torch_file {
@@ -37,8 +36,6 @@ constexpr std::uint64_t kHeadBytesMin = 64 * 1024;
 constexpr std::uint64_t kHeadGrowth = 4;
 // The pickle of 100,000 tensors takes some 20 MB.
 constexpr std::uint64_t kHeadBytesMax = std::uint64_t{1} << 30;
-// Memory of an entry of the set of visited nodes, or of the map of storages.
-constexpr std::uint64_t kVisitedBytes = 48;
 
 Error damaged(const char* what) { return Error(ErrorCode::kCorrupt, what); }
 
@@ -99,79 +96,21 @@ struct NamedStorage {
 };
 using NamedStorages = std::unordered_map<std::string_view, NamedStorage, SeededHash>;
 
-// Step 3. Visits each node once, without recursion.
-class StorageWalk {
- public:
-  explicit StorageWalk(const Graph& graph) : graph_(graph), budget_(graph.input().size()) {}
-
-  Result<NamedStorages> run() {
-    CAIRN_TRY(budget_.charge(graph_.memory_bytes()));
-    CAIRN_TRY(push(graph_.root()));
-    while (!pending_.empty()) {
-      const Node node = pending_.back();
-      pending_.pop_back();
-      CAIRN_TRY(visit(node));
-    }
-    return std::move(storages_);
-  }
-
- private:
-  Result<void> push(Node node) {
-    if (!node.is_set()) return {};
-    switch (graph_.kind(node)) {
-      case Kind::kTuple:
-      case Kind::kFrozenSet:
-      case Kind::kList:
-      case Kind::kSet:
-      case Kind::kDict:
-      case Kind::kCall:
-      case Kind::kInstance:
-      case Kind::kPersistent: break;
-      default: return {};
-    }
-    if (visited_.contains(node.bits())) return {};
-    CAIRN_TRY(budget_.charge(kVisitedBytes + sizeof(Node)));
-    visited_.insert(node.bits());
-    pending_.push_back(node);
-    return {};
-  }
-
-  Result<void> visit(Node node) {
-    switch (graph_.kind(node)) {
-      case Kind::kPersistent: return note(graph_.persistent_id(node));
-      case Kind::kCall:
-      case Kind::kInstance:
-        CAIRN_TRY(push(graph_.callable(node)));
-        CAIRN_TRY(push(graph_.arguments(node)));
-        CAIRN_TRY(push(graph_.state(node)));
-        return push(graph_.items(node));
-      default: {
-        for (const Node element : graph_.elements(node)) CAIRN_TRY(push(element));
-        return {};
-      }
-    }
-  }
-
-  Result<void> note(Node id) {
-    // ('module', class, file, source): the source of a module's class.
-    const bool is_tuple = graph_.is(id, Kind::kTuple) && !graph_.elements(id).empty();
-    if (is_tuple && graph_.text_if(graph_.elements(id).front()) == "module") return {};
-    CAIRN_TRY_ASSIGN(const StorageNode storage, read_storage_node(graph_, id));
-    CAIRN_TRY(budget_.charge(kVisitedBytes + sizeof(NamedStorage)));
+// Step 3.
+Result<NamedStorages> named_storages(const Graph& graph) {
+  NamedStorages storages;
+  const auto note = [&](const StorageWalk::Found& found) -> Result<void> {
+    CAIRN_TRY_ASSIGN(const StorageNode storage, read_storage_node(graph, found.id));
     const NamedStorage named{storage.bytes, storage.dtype ? item_bytes(*storage.dtype) : 1};
-    const auto [known, is_new] = storages_.try_emplace(storage.key, named);
+    const auto [known, is_new] = storages.try_emplace(storage.key, named);
     if (is_new || known->second.bytes == named.bytes) return {};
     return damaged("the object names one storage with two sizes")
         .expected(std::to_string(known->second.bytes) + " bytes")
         .actual(std::to_string(named.bytes) + " bytes");
-  }
-
-  const Graph& graph_;
-  ByteBudget budget_;
-  std::vector<Node> pending_;
-  std::unordered_set<std::uint64_t, SeededHash> visited_;
-  NamedStorages storages_;
-};
+  };
+  CAIRN_TRY(StorageWalk(graph).walk(graph.root(), note));
+  return storages;
+}
 
 // Step 4.
 Result<void> find_storages(const ByteSource& file, const Head& head, const NamedStorages& named, LegacyFile& found) {
@@ -236,8 +175,8 @@ Result<LegacyFile> read_legacy_file(const ByteSource& file) {
     return std::move(error).offset(head.begin(kObject) + graph.error().offset().value_or(0));
   }
   LegacyFile found{std::move(pickled), head.begin(kObject), std::move(*graph), {}};
-  CAIRN_TRY_ASSIGN(const NamedStorages named, StorageWalk(found.graph).run());  // (3)
-  CAIRN_TRY(find_storages(file, head, named, found));                           // (4)
+  CAIRN_TRY_ASSIGN(const NamedStorages named, named_storages(found.graph));  // (3)
+  CAIRN_TRY(find_storages(file, head, named, found));                        // (4)
   return found;
 }
 

@@ -11,8 +11,9 @@
 #include "format/pickle/machine.h"
 #include "format/pickle/value_reader.h"
 #include "format/torch_file/archive_writer.h"
-#include "format/torch_file/inner_tensor_walk.h"
 #include "format/torch_file/state_flattening.h"
+#include "format/torch_file/storage_renamer.h"
+#include "format/torch_file/storage_walk.h"
 #include "format/torch_file/tensor_resolver.h"
 #include "format/torch_file/value_archive.h"
 #include "format/torch_file/weights_only.h"
@@ -39,12 +40,6 @@ bool begins_archive(std::span<const std::byte> bytes) {
   return bytes.size() >= kArchiveMagic.size() && std::equal(kArchiveMagic.begin(), kArchiveMagic.end(), bytes.begin());
 }
 
-Error wrong_size(std::uint64_t expected, std::uint64_t actual) {
-  return Error(ErrorCode::kCorrupt, "a storage record of the wrong size")
-      .expected(std::to_string(expected) + " bytes")
-      .actual(std::to_string(actual) + " bytes");
-}
-
 std::uint32_t add_to_checksum(std::uint32_t checksum, const std::string& text) {
   return crc32(std::as_bytes(std::span(text)), checksum);
 }
@@ -57,38 +52,12 @@ Error in_pickle(const Error& error, std::uint64_t offset) {
   return std::move(placed).offset(offset + error.offset().value_or(0));
 }
 
-// Writes storages under new keys, and lists the old keys.
-class StorageRenamer final : public pickle::PersistentWriter {
- public:
-  const std::vector<std::string_view>& keys() const { return keys_; }  // by the number that is the new key
-
-  Result<void> write_persistent(pickle::Writer& writer, const Graph& graph, Node id) override {
-    CAIRN_TRY_ASSIGN(const StorageNode storage, read_storage_node(graph, id));
-    const bool is_view = storage.view_offset != 0 || storage.view_bytes != storage.bytes;
-    if (is_view) return Error(ErrorCode::kUnsupported, "a view of a storage, as torch before 1.6 wrote it");
-    const auto [known, is_new] = numbers_.try_emplace(storage.key, keys_.size());
-    if (is_new) keys_.push_back(storage.key);
-    writer.mark();
-    std::size_t place = 0;
-    for (const Node part : graph.elements(id)) {
-      if (place == kKeyPlace) {
-        writer.text(std::to_string(known->second));
-      } else if (place < kPartCount) {
-        CAIRN_TRY(pickle::write_node(writer, graph, part));
-      }
-      ++place;
-    }
-    writer.tuple_since_mark();
-    writer.persistent();
-    return {};
-  }
-
- private:
-  static constexpr std::size_t kKeyPlace = 2;
-  static constexpr std::size_t kPartCount = 5;
-  std::vector<std::string_view> keys_;
-  std::unordered_map<std::string_view, std::size_t, SeededHash> numbers_;
-};
+// The names, beside the storages, of the records that torch.save writes, and that hold nothing of the object.
+bool is_bookkeeping(std::string_view record) {
+  constexpr std::array<std::string_view, 6> kNames = {
+      "data.pkl", "version", "byteorder", ".format_version", ".storage_alignment", ".data/serialization_id"};
+  return std::find(kNames.begin(), kNames.end(), record) != kNames.end();
+}
 
 }  // namespace
 
@@ -133,6 +102,7 @@ Result<std::unique_ptr<StateFile>> StateFile::open_archive(const ByteSource& fil
   state->pickled_ = std::move(pickled);
   state->archive_ = std::move(archive);
   state->big_endian_ = big_endian;
+  state->opaque_.set_big_endian(big_endian);
   state->checksum_ = checksum;
   return state;
 }
@@ -186,19 +156,61 @@ Result<NestedShape> StateFile::shape() const {
 }
 
 Result<void> StateFile::check_storage(const TensorNode& tensor) const {
-  std::uint64_t bytes = 0;
+  return check_storage(tensor.storage_key, tensor.storage_bytes);
+}
+
+Result<void> StateFile::check_storage(std::string_view key, std::uint64_t expected) const {
   if (archive_) {
-    CAIRN_TRY_ASSIGN(const zip::DirectoryEntry* record, archive_->require(storage_record_name(tensor.storage_key)));
-    bytes = record->size;
-  } else {
-    const auto storage = legacy_storages_.find(std::string(tensor.storage_key));
-    if (storage == legacy_storages_.end()) {
-      return Error(ErrorCode::kCorrupt, "the file lacks a storage").expected(tensor.storage_key);
-    }
-    bytes = storage->second.bytes;
+    CAIRN_TRY_ASSIGN(const zip::DirectoryEntry* record, archive_->require(storage_record_name(key)));
+    return check_storage_bytes(key, expected, record->size);
   }
-  if (bytes != tensor.storage_bytes) return wrong_size(tensor.storage_bytes, bytes);
-  return {};
+  const auto storage = legacy_storages_.find(std::string(key));
+  if (storage == legacy_storages_.end()) {
+    return Error(ErrorCode::kCorrupt, "the file lacks a storage").expected(key);
+  }
+  return check_storage_bytes(key, expected, storage->second.bytes);
+}
+
+Result<void> StateFile::for_each_storage(const std::function<Result<void>(const NamedStorage&)>& visit) const {
+  StorageWalk walk(graph_);
+  for (const Entry& entry : entries_) {
+    CAIRN_TRY(walk.walk(entry.node, [&](const StorageWalk::Found& found) { return visit({entry.fqn, found}); }));
+  }
+  // What the keys leave out: attributes of dicts, and keys that are no text.
+  return walk.walk(graph_.root(), [&](const StorageWalk::Found& found) { return visit({{}, found}); });
+}
+
+std::vector<Error> StateFile::storage_problems(std::size_t count_max) const {
+  std::vector<Error> problems;
+  (void)for_each_storage([&](const NamedStorage& named) -> Result<void> {
+    if (!named.found.bytes || problems.size() >= count_max) return {};
+    if (auto checked = check_storage(named.found.key, *named.found.bytes); !checked) {
+      Error problem = std::move(checked).error();
+      problems.push_back(named.fqn.empty() ? std::move(problem) : std::move(problem).key(named.fqn));
+    }
+    return {};
+  });
+  return problems;
+}
+
+std::vector<StateFile::StoredBytes> StateFile::stored_bytes() const {
+  std::vector<StoredBytes> stored;
+  if (archive_) {
+    constexpr std::string_view kFolder = "data/";
+    for (const zip::DirectoryEntry& record : archive_->directory().entries) {
+      if (is_bookkeeping(record.name) || record.size == 0) continue;
+      const bool is_storage = record.name.starts_with(kFolder);
+      const Result<std::uint64_t> offset = zip::payload_offset(*file_, record);
+      stored.push_back({"record " + record.name, is_storage ? record.name.substr(kFolder.size()) : "",
+                        offset ? *offset : record.local_header_offset, record.size});
+    }
+    return stored;
+  }
+  for (const auto& [key, storage] : legacy_storages_) {
+    if (storage.bytes != 0) stored.push_back({"storage " + key, key, storage.offset, storage.bytes});
+  }
+  std::sort(stored.begin(), stored.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
+  return stored;
 }
 
 std::vector<StateFile::Record> StateFile::records() const {
@@ -209,6 +221,11 @@ std::vector<StateFile::Record> StateFile::records() const {
     if (!entry.tensor) continue;
     fqns.try_emplace(archive_->directory().find(storage_record_name(entry.tensor->storage_key)), entry.fqn);
   }
+  (void)for_each_storage([&](const NamedStorage& named) -> Result<void> {
+    const zip::DirectoryEntry* record = archive_->directory().find(storage_record_name(named.found.key));
+    if (record != nullptr) fqns.try_emplace(record, named.fqn);
+    return {};
+  });
   for (const zip::DirectoryEntry& place : archive_->directory().entries) {
     const auto fqn = fqns.find(&place);
     records.push_back({&place, fqn != fqns.end() ? fqn->second : std::string_view()});
@@ -253,17 +270,19 @@ Result<StoredTensor> StateFile::stored(const TensorNode& node) const {
 }
 
 Result<std::vector<StateFile::InnerTensor>> StateFile::inner_tensors() const {
-  std::vector<InnerTensor> found;
-  InnerTensorWalk walk(graph_);
+  std::vector<InnerTensor> tensors;
+  StorageWalk walk(graph_);
   for (const Entry& entry : entries_) {
     if (entry.tensor) continue;
-    for (const TensorNode& node : walk.tensors_in(entry.node)) {
-      if (is_quantized(node.dtype) || !check_storage(node)) continue;  // value() reports an error of the entry
-      CAIRN_TRY_ASSIGN(StoredTensor tensor, stored(node));
-      found.push_back({entry.fqn, std::move(tensor)});
-    }
+    const auto add = [&](const StorageWalk::Found& found) -> Result<void> {
+      if (!found.tensor || !check_storage(*found.tensor)) return {};  // value() reports an error of the entry
+      CAIRN_TRY_ASSIGN(StoredTensor tensor, stored(*found.tensor));
+      tensors.push_back({entry.fqn, std::move(tensor), found.node.bits()});
+      return {};
+    };
+    CAIRN_TRY(walk.walk(entry.node, add));
   }
-  return found;
+  return tensors;
 }
 
 Result<StoragePlace> StateFile::find_storage(std::string_view key) const {
@@ -276,27 +295,47 @@ Result<StoragePlace> StateFile::find_storage(std::string_view key) const {
 }
 
 Result<Value> StateFile::value(const Entry& entry) const {
-  TensorResolver resolver(storages_, big_endian_);
-  ByteBudget budget(file_->size());
-  return pickle::to_value(graph_, entry.node, budget, &resolver);
+  return values_budget_.charged(index_of(entry), [&](ByteBudget& budget) {
+    TensorResolver resolver(storages_, opaque_, big_endian_);
+    return pickle::to_value(graph_, entry.node, budget, &resolver);
+  });
 }
 
 Result<std::string> StateFile::payload(const Entry& entry) const {
+  return payloads_budget_.charged(index_of(entry), [&](ByteBudget& budget) { return make_payload(entry, budget); });
+}
+
+Result<void> StateFile::write_as_saved(pickle::Writer& writer, const Entry& entry, StorageRenamer& storages,
+                                       pickle::NodeMemo& memo) const {
+  return pickle::write_node(writer, graph_, entry.node, &storages, &memo);
+}
+
+Result<std::string> StateFile::make_payload(const Entry& entry, ByteBudget& budget) const {
   // torch.load(weights_only=True) reads protocol 2 alone: plain values of other protocols are encoded anew.
   if (pickle::protocol_of(graph_) != 2) {
     CAIRN_TRY_ASSIGN(const Value decoded, value(entry));
     if (first_refused_class(decoded).empty()) return encode_value(decoded);
   }
   pickle::Writer writer(pickle::protocol_of(graph_));
-  StorageRenamer storages;
+  std::vector<std::string_view> keys;  // by the number that is the new key
+  std::unordered_map<std::string_view, std::size_t, SeededHash> numbers;
+  StorageRenamer storages([&](const StorageNode& storage) -> Result<std::size_t> {
+    const auto [known, is_new] = numbers.try_emplace(storage.key, keys.size());
+    if (!is_new) return known->second;
+    CAIRN_TRY(check_storage(storage.key, storage.bytes));
+    CAIRN_TRY(budget.charge(storage.bytes));
+    keys.push_back(storage.key);
+    return known->second;
+  });
   CAIRN_TRY(pickle::write_node(writer, graph_, entry.node, &storages));
   writer.stop();
+  CAIRN_TRY(budget.charge(writer.size()));
   const std::string prefix(kArchivePrefix);
   ArchiveWriter archive;
   archive.add(prefix + "data.pkl", std::move(writer).take());
   if (big_endian_) archive.add(prefix + "byteorder", "big");
-  for (std::size_t i = 0; i < storages.keys().size(); ++i) {
-    CAIRN_TRY_ASSIGN(const std::vector<std::byte> bytes, storages_.read_whole(storages.keys()[i]));
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    CAIRN_TRY_ASSIGN(const std::vector<std::byte> bytes, storages_.read_whole(keys[i]));
     archive.add(prefix + storage_record_name(std::to_string(i)),
                 {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, kStorageAlignment);
   }

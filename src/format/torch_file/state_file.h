@@ -20,6 +20,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -32,7 +33,11 @@
 #include "format/pickle/graph.h"
 #include "format/torch_file/archive_reader.h"
 #include "format/torch_file/checked_storages.h"
+#include "format/torch_file/file_budget.h"
 #include "format/torch_file/legacy_file.h"
+#include "format/torch_file/opaque_storages.h"
+#include "format/torch_file/storage_renamer.h"
+#include "format/torch_file/storage_walk.h"
 #include "format/torch_file/tensor_node.h"
 #include "format/torch_file/tensor_reader.h"
 #include "format/zip/directory.h"
@@ -91,15 +96,54 @@ class StateFile {
   struct InnerTensor {
     std::string_view fqn;  // of the value
     StoredTensor tensor;
+    std::uint64_t object = 0;  // as object_of()
   };
   // The plain tensors inside the values. Of a container that several values refer to, only the first value's. Errors as
   // of tensor().
   Result<std::vector<InnerTensor>> inner_tensors() const;
-  // The entry as an inert value; tensors are copied. Checks the CRC of every storage at its first use.
+  // The entry as an inert value: tensors are copied, and a storage that anything else names is there with all its bytes
+  // (TensorResolver). Checks the CRC of every storage at its first use. kUnsafe also if the values of all entries read
+  // so far would together be far larger than the file.
   Result<Value> value(const Entry& entry) const;
   // The entry alone, as a torch.save archive with the calls of the file's pickle, whatever their class. kUnsupported
-  // for a reference to something outside the file. Checks the CRC of every storage copied.
+  // for a reference to something outside the file. Checks the CRC of every storage copied. kUnsafe as of value().
   Result<std::string> payload(const Entry& entry) const;
+  // Whether the entry is a tensor and a torch.nn.Parameter.
+  bool is_parameter(const Entry& entry) const { return is_parameter_node(graph_, entry.node); }
+  // Whether the entry is a tensor with attributes, which tensor() leaves out.
+  bool has_attributes(const Entry& entry) const { return torch_file::has_attributes(graph_, entry.node); }
+  // Equal for two entries that are one Python object, and for InnerTensor::object.
+  static std::uint64_t object_of(const Entry& entry) { return entry.node.bits(); }
+  // Pushes the entry with the calls of the file's pickle; `writer` has protocol(). Entries with one `memo` keep the
+  // objects that they share.
+  Result<void> write_as_saved(pickle::Writer& writer, const Entry& entry, StorageRenamer& storages,
+                              pickle::NodeMemo& memo) const;
+  int protocol() const { return pickle::protocol_of(graph_); }
+  bool big_endian() const { return big_endian_; }
+  // The bytes of a storage, as stored. Checks the CRC.
+  Result<std::vector<std::byte>> storage(std::string_view key) const { return storages_.read_whole(key); }
+
+  // A storage that a part of an entry names, or, with an empty key, a part of the state that no entry has.
+  struct NamedStorage {
+    std::string_view fqn;
+    const StorageWalk::Found& found;
+  };
+  // Each part is visited once: a storage that several entries share may have the first one's key alone.
+  Result<void> for_each_storage(const std::function<Result<void>(const NamedStorage&)>& visit) const;
+  // The same for some entries: `walk` remembers what earlier calls have visited.
+  StorageWalk new_walk() const { return StorageWalk(graph_); }
+  // The storages that the pickle names and the file lacks, or has with another number of bytes: kCorrupt with the key.
+  std::vector<Error> storage_problems(std::size_t count_max) const;
+  // The storages of the file, and records of an archive that torch.save does not write. Without empty ones.
+  struct StoredBytes {
+    std::string name;  // in words
+    std::string key;   // of the storage; empty for any other record
+    std::uint64_t offset = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::vector<StoredBytes> stored_bytes() const;
+  // Whether value(), payload() or storage() has read the storage at this place of the file: any bytes, or all.
+  bool was_read(std::uint64_t offset, bool whole) const { return storages_.was_read(offset, whole); }
 
  private:
   StateFile(const ByteSource& file, pickle::Graph graph) : file_(&file), graph_(std::move(graph)) {}
@@ -107,6 +151,9 @@ class StateFile {
   static Result<std::unique_ptr<StateFile>> open_legacy(const ByteSource& file);
   Result<void> flatten();
   Result<void> check_storage(const TensorNode& tensor) const;
+  Result<void> check_storage(std::string_view key, std::uint64_t expected) const;
+  Result<std::string> make_payload(const Entry& entry, ByteBudget& budget) const;
+  std::size_t index_of(const Entry& entry) const { return static_cast<std::size_t>(&entry - entries_.data()); }
   Result<StoredTensor> stored(const TensorNode& node) const;
   Result<StoragePlace> find_storage(std::string_view key) const;
 
@@ -121,6 +168,9 @@ class StateFile {
   std::vector<Entry> entries_;
   std::unordered_map<std::string_view, std::size_t, SeededHash> by_fqn_;  // views of the entries' names
   CheckedStorages storages_{*file_, [this](std::string_view key) { return find_storage(key); }};
+  OpaqueStorages opaque_{storages_, false};
+  mutable FileBudget values_budget_{file_->size()};
+  mutable FileBudget payloads_budget_{file_->size()};
 };
 
 }  // namespace cairn::torch_file

@@ -97,6 +97,44 @@ TEST(StateFile, AQuantisedTensorIsListedAndReadOnlyAsAnArchive) {
   EXPECT_TRUE(file.payload(*file.find("q")));
 }
 
+TEST(StateFile, AStorageOfAnUnknownCallIsItsBytes) {
+  const Opened opened(seed("opaque_storages.pt"));
+  const StateFile& file = **opened.file;
+  const Value storage = file.value(*file.find("storage")).value();
+  const auto& parts = storage.get_if<Tuple>()->items;
+  ASSERT_EQ(parts.size(), 1u);
+  ASSERT_NE(parts[0].object(), nullptr);
+  EXPECT_EQ(parts[0].object()->qualified_name(), "torch.storage._load_storage");
+  const auto& arguments = parts[0].object()->arguments.get_if<Tuple>()->items;
+  ASSERT_EQ(arguments.size(), 2u);
+  EXPECT_EQ(arguments[0], Value("UntypedStorage"));
+  ASSERT_NE(arguments[1].get_if<Array>(), nullptr);
+  EXPECT_EQ(arguments[1].get_if<Array>()->data.size(), 32u);
+  EXPECT_FALSE(file.storage_problems(8).size());
+}
+
+TEST(StateFile, EveryKindOfEntryHasAnArchiveWithItsValue) {
+  for (const char* name : {"opaque_storages.pt", "legacy_module.pt", "archive_module.pt", "protocol_1.pt"}) {
+    const Opened opened(seed(name));
+    ASSERT_TRUE(opened.file) << name << opened.file.error().what();
+    for (const StateFile::Entry& entry : (*opened.file)->entries()) {
+      const Result<Value> value = (*opened.file)->value(entry);
+      ASSERT_TRUE(value) << entry.fqn << value.error().what();
+      const Result<std::string> payload = (*opened.file)->payload(entry);
+      ASSERT_TRUE(payload) << entry.fqn << payload.error().what();
+      EXPECT_EQ(decode_value(MemorySource(std::as_bytes(std::span(*payload)))).value(), *value) << name << entry.fqn;
+      EXPECT_TRUE(check_storages(MemorySource(std::as_bytes(std::span(*payload)))));
+    }
+  }
+}
+
+TEST(StateFile, AModuleOfALegacyFileEqualsThatOfAnArchive) {
+  const Opened legacy(seed("legacy_module.pt"));
+  const Opened archive(seed("archive_module.pt"));
+  const auto module_of = [](const Opened& opened) { return (*opened.file)->value(*(*opened.file)->find("m")).value(); };
+  EXPECT_EQ(module_of(legacy), module_of(archive));
+}
+
 TEST(StateFile, OnlyAMappingIsAStateDict) {
   const Opened opened(seed("list.pt"));
   ASSERT_FALSE(opened.file);

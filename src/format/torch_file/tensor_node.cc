@@ -223,14 +223,29 @@ Result<std::optional<TensorNode>> read_tensor_node(const Graph& graph, Node node
   return read_call(graph, graph.callable(node), graph.arguments(node));
 }
 
+Result<std::optional<TensorNode>> read_window_node(const Graph& graph, Node node) {
+  if (!graph.is(node, Kind::kCall) || is_changed_later(graph, node)) return std::optional<TensorNode>();
+  if (!graph.is_global(graph.callable(node), "torch._tensor", "_rebuild_from_type_v2")) {
+    return read_tensor_node(graph, node);
+  }
+  CAIRN_TRY_ASSIGN(std::optional<TensorNode> tensor, read_saved_tensor_node(graph, node));
+  if (tensor && is_quantized(tensor->dtype)) return std::optional<TensorNode>();
+  return tensor;
+}
+
+bool is_module_class(const Graph& graph, Node id) {
+  if (!graph.is(id, Kind::kTuple) || graph.elements(id).size() < 2) return false;
+  return graph.text_if(graph.elements(id).front()) == "module" && graph.is(module_class(graph, id), Kind::kGlobal);
+}
+
+Node module_class(const Graph& graph, Node id) { return *++graph.elements(id).begin(); }
+
 Result<std::optional<TensorNode>> read_saved_tensor_node(const Graph& graph, Node node) {
   if (!graph.is(node, Kind::kCall) || is_changed_later(graph, node)) return std::optional<TensorNode>();
   const Node callable = graph.callable(node);
   const std::optional<Arguments> arguments = elements_of(graph, graph.arguments(node));
   // A parameter: (tensor, requires_grad, hooks), perhaps with a state behind.
-  const bool is_parameter = graph.is_global(callable, kUtils, "_rebuild_parameter") ||
-                            graph.is_global(callable, kUtils, "_rebuild_parameter_with_state");
-  if (is_parameter && arguments && arguments->count >= 2) {
+  if (is_parameter_node(graph, node) && arguments && arguments->count >= 2) {
     CAIRN_TRY_ASSIGN(std::optional<TensorNode> tensor, read_tensor_node(graph, arguments->nodes[0]));
     if (tensor) tensor->requires_grad = read_bool(graph, arguments->nodes[1]);
     return tensor;
@@ -252,6 +267,20 @@ bool makes_tensor(const Graph& graph, Node node) {
   const std::string_view name = graph.name(callable);
   if (module == "torch._tensor") return name == "_rebuild_from_type_v2" || name == "_rebuild_from_type";
   return module == kUtils && name.starts_with("_rebuild_");
+}
+
+bool is_parameter_node(const Graph& graph, Node node) {
+  if (!graph.is(node, Kind::kCall)) return false;
+  const Node callable = graph.callable(node);
+  return graph.is_global(callable, kUtils, "_rebuild_parameter") ||
+         graph.is_global(callable, kUtils, "_rebuild_parameter_with_state");
+}
+
+bool has_attributes(const Graph& graph, Node node) {
+  if (!graph.is(node, Kind::kCall)) return false;
+  const Node callable = graph.callable(node);
+  return graph.is_global(callable, kUtils, "_rebuild_parameter_with_state") ||
+         graph.is_global(callable, "torch._tensor", "_rebuild_from_type_v2");
 }
 
 std::optional<ParameterNode> read_parameter_node(const Graph& graph, Node node) {

@@ -39,6 +39,10 @@ Result<std::optional<TensorNode>> read_tensor_node(const pickle::Graph& graph, p
 // (torch._utils._rebuild_qtensor) has a quantised dtype, and the scales stay in the pickle.
 Result<std::optional<TensorNode>> read_saved_tensor_node(const pickle::Graph& graph, pickle::Node node);
 
+// As read_tensor_node(), and also for a plain tensor with attributes: the calls whose first own argument is the
+// storage.
+Result<std::optional<TensorNode>> read_window_node(const pickle::Graph& graph, pickle::Node node);
+
 // Whether Python makes a torch.Tensor of `node`: a tensor of any layout or subclass.
 bool makes_tensor(const pickle::Graph& graph, pickle::Node node);
 
@@ -54,6 +58,18 @@ struct StorageNode {
 };
 // kCorrupt if `id` is not such an id. kUnsupported for a class of an unknown dtype.
 Result<StorageNode> read_storage_node(const pickle::Graph& graph, pickle::Node id);
+
+// Whether a persistent id of a legacy file names the class of a module: ('module', class, file, source). Python then
+// uses the class; file and source are for a warning.
+bool is_module_class(const pickle::Graph& graph, pickle::Node id);
+// The node of the class. Requires is_module_class().
+pickle::Node module_class(const pickle::Graph& graph, pickle::Node id);
+
+// Whether `node` makes a torch.nn.Parameter, perhaps with attributes.
+bool is_parameter_node(const pickle::Graph& graph, pickle::Node node);
+
+// Whether `node` makes a tensor or parameter with attributes, which DCP leaves out.
+bool has_attributes(const pickle::Graph& graph, pickle::Node node);
 
 // If `node` makes a torch.nn.Parameter without further state: the node of the parameter's tensor, and whether the
 // parameter requires a gradient.

@@ -17,13 +17,6 @@ using pickle::Node;
 // Of an Object with two arguments.
 constexpr std::uint64_t kCallBytes = sizeof(Object) + 2 * sizeof(Value) + 64;
 
-Result<void> check_size(const TensorNode& tensor, std::uint64_t storage_bytes) {
-  if (storage_bytes == tensor.storage_bytes) return {};
-  return Error(ErrorCode::kCorrupt, "a storage record of the wrong size")
-      .expected(std::to_string(tensor.storage_bytes) + " bytes")
-      .actual(std::to_string(storage_bytes) + " bytes in " + storage_record_name(tensor.storage_key));
-}
-
 // The elements from the tensor's first to its last; the tensor has elements.
 std::uint64_t window_elements(const TensorNode& tensor) {
   std::uint64_t elements = 1;
@@ -47,8 +40,10 @@ Result<std::optional<Value>> StorageDescriber::resolve(const Graph& graph, Node 
 }
 
 Result<std::optional<Value>> TensorResolver::resolve(const Graph& graph, Node node, ByteBudget& budget) {
-  // A storage that an unknown call takes as an argument.
-  if (graph.is(node, Kind::kPersistent)) return StorageDescriber().resolve(graph, node, budget);
+  if (graph.is(node, Kind::kPersistent)) {
+    CAIRN_TRY_ASSIGN(Value storage, read_storage(graph, graph.persistent_id(node), budget));
+    return std::optional(std::move(storage));
+  }
   CAIRN_TRY_ASSIGN(const std::optional<TensorNode> tensor, read_tensor_node(graph, node));
   if (!tensor || is_quantized(tensor->dtype)) return std::optional<Value>();
   CAIRN_TRY_ASSIGN(Array array, read_tensor(*tensor, budget));
@@ -61,6 +56,23 @@ Result<std::optional<Value>> TensorResolver::resolve(const Graph& graph, Node no
   object->name = graph.name(callable);
   object->arguments = Tuple{{Value(std::move(array)), Value(true)}};
   return std::optional<Value>(std::move(object));
+}
+
+Result<Value> TensorResolver::read_storage(const Graph& graph, Node id, ByteBudget& budget) {
+  if (is_module_class(graph, id)) return pickle::to_value(graph, module_class(graph, id), budget);
+  CAIRN_TRY_ASSIGN(const StorageNode storage, read_storage_node(graph, id));
+  CAIRN_TRY(budget.charge(kCallBytes + heap_bytes(storage.class_name.size())));
+  const bool is_whole = storage.view_bytes == storage.bytes;
+  SharedArray bytes = is_whole ? named_[storage.key] : nullptr;
+  if (bytes == nullptr) {
+    CAIRN_TRY_ASSIGN(bytes, opaque_.read(storage, budget));
+    if (is_whole) named_[storage.key] = bytes;
+  }
+  auto object = std::make_unique<Object>();
+  object->module = "torch.storage";
+  object->name = "_load_storage";
+  object->arguments = Tuple{{Value(storage.class_name), Value(std::move(bytes))}};
+  return Value(std::move(object));
 }
 
 Result<Array> TensorResolver::read_tensor(const TensorNode& tensor, ByteBudget& budget) {
@@ -76,7 +88,7 @@ Result<Array> TensorResolver::read_tensor(const TensorNode& tensor, ByteBudget& 
                                                   std::string(name_of(tensor.dtype)));
   }
   CAIRN_TRY_ASSIGN(const StoragePlace place, storages_.find(tensor.storage_key));
-  CAIRN_TRY(check_size(tensor, place.bytes));
+  CAIRN_TRY(check_storage_bytes(tensor.storage_key, tensor.storage_bytes, place.bytes));
   if (*bytes == 0) return array;
   array.data.resize(*bytes);
   const std::span<std::byte> out = std::as_writable_bytes(std::span(array.data));

@@ -16,6 +16,7 @@
 
 #include "format/pickle/value_reader.h"
 #include "format/torch_file/checked_storages.h"
+#include "format/torch_file/opaque_storages.h"
 #include "format/torch_file/tensor_node.h"
 
 namespace cairn::torch_file {
@@ -27,11 +28,15 @@ class StorageDescriber final : public pickle::Resolver {
 };
 
 // Makes each tensor a row-major copy of its window. Views may share a storage, and an expanded tensor repeats elements:
-// the budget is charged for each copy.
+// the budget is charged for each copy. A storage that anything else names is an Object of the class
+// torch.storage._load_storage with the name of the storage's class and all bytes of the storage (a SharedArray): record
+// name and device are left out, and equal storages under other names are equal. The class of a module in a legacy file
+// is the class alone, as in an archive.
 class TensorResolver final : public pickle::Resolver {
  public:
-  // `storages` outlives the resolver.
-  TensorResolver(const CheckedStorages& storages, bool big_endian) : storages_(storages), big_endian_(big_endian) {}
+  // `storages` and `opaque` outlive the resolver.
+  TensorResolver(const CheckedStorages& storages, const OpaqueStorages& opaque, bool big_endian)
+      : storages_(storages), opaque_(opaque), big_endian_(big_endian) {}
 
   Result<std::optional<Value>> resolve(const pickle::Graph& graph, pickle::Node node, ByteBudget& budget) override;
 
@@ -41,13 +46,17 @@ class TensorResolver final : public pickle::Resolver {
     std::uint64_t window_bytes = 0;  // of all windows so far
     std::vector<std::byte> whole;    // the whole storage, once the windows have more bytes than the storage
   };
+  Result<Value> read_storage(const pickle::Graph& graph, pickle::Node id, ByteBudget& budget);
   Result<Array> read_tensor(const TensorNode& tensor, ByteBudget& budget);
   Result<std::span<const std::byte>> read_window(const TensorNode& tensor);
 
   const CheckedStorages& storages_;
+  const OpaqueStorages& opaque_;
   bool big_endian_;
   std::unordered_map<std::string_view, Used, SeededHash> used_;  // by keys in the pickle
   std::vector<std::byte> window_;                                // the last one read
+  // The storages that the value has named: a further mention takes no further bytes.
+  std::unordered_map<std::string_view, SharedArray, SeededHash> named_;
 };
 
 }  // namespace cairn::torch_file

@@ -1,6 +1,7 @@
 #include "format/torch_file/value_archive.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <optional>
@@ -22,6 +23,9 @@
 #include "format/torch_file/archive_reader.h"
 #include "format/torch_file/archive_writer.h"
 #include "format/torch_file/checked_storages.h"
+#include "format/torch_file/legacy_file.h"
+#include "format/torch_file/opaque_storages.h"
+#include "format/torch_file/storage_walk.h"
 #include "format/torch_file/tensor_pickle.h"
 #include "format/torch_file/tensor_resolver.h"
 #include "format/torch_file/weights_only.h"
@@ -133,7 +137,8 @@ Result<Value> decode_value(const ByteSource& source) {
   CAIRN_TRY_ASSIGN(const bool big_endian, archive.big_endian());
   const CheckedStorages storages(source,
                                  [&archive](std::string_view key) { return CheckedStorages::find_in(archive, key); });
-  TensorResolver resolver(storages, big_endian);
+  const OpaqueStorages opaque(storages, big_endian);
+  TensorResolver resolver(storages, opaque, big_endian);
   return read_pickle(archive, source.size(), resolver);
 }
 
@@ -143,6 +148,27 @@ Result<Value> describe_value(const ByteSource& source) {
   if (big_endian) return Error(ErrorCode::kUnsupported, "an archive of a different byte order than this host's");
   StorageDescriber resolver;
   return read_pickle(archive, source.size(), resolver);
+}
+
+Result<void> check_storages(const ByteSource& source) {
+  std::array<std::byte, kLegacyMagicBytes> buffer{};
+  const std::span<std::byte> first = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), source.size()));
+  CAIRN_TRY(source.read_at(0, first));
+  const auto passes = [](const Error& error) { return error.code() == ErrorCode::kUnsupported; };
+  if (begins_legacy_file(first)) {
+    const Result<LegacyFile> legacy = read_legacy_file(source);
+    return legacy || passes(legacy.error()) ? Result<void>() : legacy.error();
+  }
+  const Result<ArchiveReader> archive = ArchiveReader::open(source);
+  if (!archive) return passes(archive.error()) ? Result<void>() : archive.error();
+  CAIRN_TRY_ASSIGN(const std::vector<std::byte> pickled, archive->read("data.pkl"));
+  const Result<Graph> graph = pickle::parse(pickled);
+  if (!graph) return passes(graph.error()) ? Result<void>() : graph.error();
+  return StorageWalk(*graph).walk(graph->root(), [&](const StorageWalk::Found& found) -> Result<void> {
+    if (!found.bytes) return {};
+    CAIRN_TRY_ASSIGN(const zip::DirectoryEntry* record, archive->require(storage_record_name(found.key)));
+    return check_storage_bytes(found.key, *found.bytes, record->size);
+  });
 }
 
 std::uint64_t padded_length(std::uint64_t length) {

@@ -27,6 +27,11 @@ Result<Value> decode_value(const ByteSource& archive);
 // the argument. Elements are not read. Fails with kUnsupported also for big-endian archives.
 Result<Value> describe_value(const ByteSource& archive);
 
+// Compares the records with the storages that the pickle names: kCorrupt for a storage that the archive lacks, or has
+// with another number of bytes; torch.load would fail. Elements are not read. Archives of torch.save, and legacy files;
+// any other form passes unchecked.
+Result<void> check_storages(const ByteSource& archive);
+
 // The size class of an archive: the smallest multiple of 256, and of 1/8 of the highest power of two in `length`, that
 // is at least `length`.
 std::uint64_t padded_length(std::uint64_t length);
