@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "byte_size.h"
 #include "catalog_text.h"
 #include "json_writer.h"
 #include "listing.h"
@@ -226,7 +227,9 @@ std::string json_of(const std::vector<Entry>& entries, const fs::path& folder) {
 }  // namespace
 
 bool has_safetensors(const fs::path& path) {
-  const auto is_safetensors = [](const fs::path& file) { return file.extension() == ".safetensors"; };
+  const auto is_safetensors = [](const fs::path& file) {
+    return lower_case(file.extension().string()) == ".safetensors";
+  };
   std::error_code error;
   if (!fs::is_directory(path, error)) return is_safetensors(path) && fs::exists(path, error);
   bool found = false;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "bound.h"
@@ -37,6 +38,12 @@ bool add_target(const PlainTensors& tensors, StateDict& state, nb::handle path, 
   return true;
 }
 
+// Two tensors in chunks could else become one tensor: chunks share a name.
+void expect_new(const StateDict& state, const Leaf& leaf) {
+  const std::string fqn = fqn_of(path_of(leaf));
+  if (state.find(fqn) != nullptr) throw duplicated_key(fqn);
+}
+
 // Adds the leaves in their order. Adds plain tensors, and plain values of built-in types, directly; calls
 // `add_other(path, value)` for the remaining leaves. Holds the storages of the plain tensors.
 class Description : public LeafVisitor {
@@ -45,6 +52,7 @@ class Description : public LeafVisitor {
       : state_(state), tensors_(tensors), held_(held), add_other_(add_other) {}
 
   void expect(std::size_t more) override { state_.reserve(more); }
+  bool refuses_equal_texts() const override { return true; }
 
   void visit(const Leaf& leaf) override {
     if (is_builtin_leaf(leaf.value)) {
@@ -58,6 +66,7 @@ class Description : public LeafVisitor {
       expect_added(state_, state_.add_tensor(path_of(leaf), std::move(*view), traits));
       held_.add(state_.entries().size() - 1, tensors_.storage_of(leaf.value, state_.entries().back()));
     } else {
+      expect_new(state_, leaf);
       add_other_(path_tuple(leaf), leaf.value);
     }
   }
@@ -82,6 +91,7 @@ class TargetDescription : public LeafVisitor {
   void visit(const Leaf& leaf) override {
     std::optional<TensorView> view = target_view_of(tensors_, leaf.value);
     if (!view) {
+      expect_new(state_, leaf);
       add_other_(path_tuple(leaf), leaf.value, leaf.container, leaf.place);
       return;
     }

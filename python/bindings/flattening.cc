@@ -31,6 +31,24 @@ bool is_instance(nb::handle value, nb::handle type) {
   return answer != 0;
 }
 
+nb::object text_of(const nb::object& key) {
+  return PyUnicode_CheckExact(key.ptr()) ? key : checked(PyObject_Str(key.ptr()));
+}
+
+// The kinds of the keys of one mapping.
+class KeyKinds {
+ public:
+  // Returns whether the types alone show that no two keys so far have one text: all are text, or all are integers.
+  bool add(nb::handle key) {
+    PyTypeObject* const type = Py_TYPE(key.ptr());
+    if (first_ == nullptr) first_ = type;
+    return type == first_ && (type == &PyUnicode_Type || type == &PyLong_Type);
+  }
+
+ private:
+  PyTypeObject* first_ = nullptr;
+};
+
 class Flattening {
  public:
   Flattening(FlatteningRules rules, LeafVisitor& visitor) : rules_(rules), visitor_(visitor) {}
@@ -39,10 +57,16 @@ class Flattening {
     const Level level(*this);
     if (PyDict_CheckExact(mapping.ptr())) visitor_.expect(static_cast<std::size_t>(PyDict_Size(mapping.ptr())));
     const nb::object items = iterator_of(nb::object(mapping.attr("items")()));
+    KeyKinds kinds;
+    bool are_checked = !visitor_.refuses_equal_texts();
     while (true) {
       const auto [key, value] = next_pair(items);
       if (!key.is_valid()) return;
-      path_.push_back(PyUnicode_CheckExact(key.ptr()) ? key : checked(PyObject_Str(key.ptr())));
+      if (!are_checked && !kinds.add(key)) {
+        refuse_equal_texts(mapping);
+        are_checked = true;
+      }
+      path_.push_back(text_of(key));
       walk_value(value, mapping, key);
       path_.pop_back();
     }
@@ -79,6 +103,32 @@ class Flattening {
    private:
     int& depth_;
   };
+
+  void refuse_equal_texts(nb::handle mapping) const {
+    const nb::dict keys;  // by text
+    const nb::object iterator = iterator_of(mapping);
+    for (nb::object key = next_of(iterator); key.is_valid(); key = next_of(iterator)) {
+      const nb::object text = text_of(key);
+      const nb::handle twin = PyDict_GetItemWithError(keys.ptr(), text.ptr());
+      if (!twin.is_valid() && PyErr_Occurred() != nullptr) throw nb::python_error();
+      if (twin.is_valid()) throw equal_texts(text, twin, key);
+      if (PyDict_SetItem(keys.ptr(), text.ptr(), key.ptr()) != 0) throw nb::python_error();
+    }
+  }
+
+  // The error for two keys of the mapping at `path_`.
+  Error equal_texts(const nb::object& text, nb::handle first, nb::handle second) const {
+    const auto described = [](nb::handle key) {
+      const nb::object type = nb::borrow(key.type().attr("__name__"));
+      return to_utf8(checked(PyObject_Repr(key.ptr()))) + " (" + to_utf8(type) + ")";
+    };
+    std::string place;
+    for (const nb::object& step : path_) place += to_utf8(text_of(step)) + ".";
+    return Error(ErrorCode::kInvalidArgument,
+                 "two keys of a dict have the same text, and a checkpoint names keys by text: rename one of them")
+        .key(place + to_utf8(text))
+        .actual(described(first) + " and " + described(second));
+  }
 
   // The next pair of items(), unpacked; a pair of invalid objects at the end.
   static std::pair<nb::object, nb::object> next_pair(const nb::object& items) {
@@ -150,6 +200,13 @@ class LeafList : public LeafVisitor {
   nb::list leaves_;
 };
 
+// For the walk's own check.
+class TextCheck : public LeafVisitor {
+ public:
+  void visit(const Leaf&) override {}
+  bool refuses_equal_texts() const override { return true; }
+};
+
 // Compares the leaves of a walk with the rules of torch 2.4, which split every container that other rules split.
 class SplitComparison : public LeafVisitor {
  public:
@@ -205,6 +262,10 @@ void bind_flattening(nb::module_& module) {
     return list.leaves();
   });
   module.def("old_rules_differ", old_rules_differ);
+  module.def("refuse_equal_texts", [](nb::handle mapping) {
+    TextCheck check;
+    for_each_leaf(mapping, FlatteningRules::kTorch24, check);
+  });
 }
 
 }  // namespace cairn::python

@@ -40,6 +40,9 @@ class LeafVisitor {
   virtual void visit(const Leaf& leaf) = 0;
   // The walk expects about this number of further leaves.
   virtual void expect(std::size_t) {}
+  // Whether the walk fails, with kInvalidArgument, at a mapping in which two keys have one text: flat names would merge
+  // what lies below them.
+  virtual bool refuses_equal_texts() const { return false; }
 };
 
 // Visits the leaves of a mapping, in the mapping's order. Throws an Error, kInvalidArgument, for a state that contains

@@ -56,11 +56,15 @@ nb::tuple tensor_bytes_of(const StateDict& state) {
 
 }  // namespace
 
+Error duplicated_key(const std::string& fqn) {
+  return Error(ErrorCode::kInvalidArgument, "duplicated flatten key " + fqn).key(fqn);
+}
+
 void expect_added(const StateDict& state, Result<void> added) {
   if (added) return;
   const std::optional<std::string>& key = added.error().key();
   if (key && state.find(*key) != nullptr) {
-    throw Error(Error(ErrorCode::kInvalidArgument, "duplicated flatten key " + *key).key(*key));
+    throw duplicated_key(*key);
   }
   unwrap(std::move(added));
 }

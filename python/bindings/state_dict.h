@@ -2,12 +2,18 @@
 #pragma once
 
 #include <cairn/dtype.h>
+#include <cairn/result.h>
 #include <cairn/state_dict.h>
+
+#include <string>
 
 namespace cairn::python {
 
 // Throws kInvalidArgument for an unknown code.
 DType dtype_of(int code);
+
+// The error for a taken name, in DCP's words.
+Error duplicated_key(const std::string& fqn);
 
 // Throws the error of `added`, if any. For a taken name the error has DCP's words.
 void expect_added(const StateDict& state, Result<void> added);

@@ -86,6 +86,9 @@ def flatten(
 # Whether TORCH_2_3 gives other leaves than TORCH_2_4.
 def old_rules_differ(state_dict: Mapping[Any, Any], /) -> bool: ...
 
+# Raises InvalidArgument if two keys of one dict have the same text, and for a state dict that contains itself.
+def refuse_equal_texts(state_dict: Mapping[Any, Any], /) -> None: ...
+
 # Keeps the memory of tensors alive by holding their storages: a tensor object may be given a new storage.
 @final
 class HeldStorages:

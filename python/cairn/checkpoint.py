@@ -2,6 +2,7 @@
 
 import math
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, TypeAlias
@@ -139,6 +140,7 @@ class Checkpoint(Mapping[str, Any]):
         self._form = arrays.check_form(tensors)
         self._native = open_to_inspect(self.directory)
         self._has_warned = False
+        self._has_warned_of_dtypes = False
         self._warn_of_damage()
 
     @property
@@ -173,6 +175,21 @@ class Checkpoint(Mapping[str, Any]):
             self._has_warned = True
             warn_of_damage(self._native)
 
+    def _warn_of_stale_dtype(self, key: str, dtype: int) -> None:
+        """Warns of the first tensor whose files have another dtype than the metadata of stock torch."""
+        if self._has_warned_of_dtypes:
+            return
+        planned = _engine.catalog_of(self._native).tensor(key)
+        if planned is not None and planned[0] != dtype:
+            self._has_warned_of_dtypes = True
+            warnings.warn(
+                f"'{key}' has dtype {_engine.DTYPE_NAMES[dtype]} in the files and {_engine.DTYPE_NAMES[planned[0]]} in "
+                "the metadata, which torch wrote by a planner that casts or by a cached plan; the files count, here "
+                "and for all further keys",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
     def __getitem__(self, key: str) -> Any:
         return self.read(key)
 
@@ -198,6 +215,8 @@ class Checkpoint(Mapping[str, Any]):
         if tensor is not None:
             dtype, shape, requires_grad, chunks = tensor
             name = _engine.DTYPE_NAMES[dtype]
+            if self.save_id is None:
+                self._warn_of_stale_dtype(key, dtype)
             return TensorInfo(key, shape, name, requires_grad, tuple(Chunk(*chunk) for chunk in chunks))
         if value is None:
             nearest = ", ".join(f"'{name}'" for name in self._native.nearest_keys(key, _NEAREST_KEYS_MAX))

@@ -19,10 +19,13 @@
 #include "checkpointer/convert_warnings.h"
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/expansion_limit.h"
+#include "checkpointer/model_directory.h"
+#include "checkpointer/recorded_dtypes.h"
 #include "checkpointer/replaceable_file.h"
 #include "checkpointer/source_files.h"
 #include "checkpointer/tied_tensors.h"
 #include "core/checked.h"
+#include "format/torch_file/key_text.h"
 #include "format/torch_file/weights_only.h"
 
 namespace cairn {
@@ -104,7 +107,8 @@ namespace {
 
 bool is_file_target(const std::filesystem::path& target, const ConvertOptions& options) {
   return options.to == CheckpointFormat::kTorchSave ||
-         (options.to == CheckpointFormat::kSafetensors && target.extension() == ".safetensors");
+         (options.to == CheckpointFormat::kSafetensors &&
+          model_directory::has_model_suffix(target.filename().string()));
 }
 
 // Of a target of one file that is a symbolic link: the file that the link names, which need not exist.
@@ -148,7 +152,7 @@ Result<void> check_target(const std::filesystem::path& source, const std::filesy
     return refuse("the target is a directory, not the name of a file");
   }
   const bool is_safetensors = options.to == CheckpointFormat::kSafetensors;
-  if (!is_safetensors && target.extension() == ".safetensors") {
+  if (!is_safetensors && model_directory::has_model_suffix(target.filename().string())) {
     return refuse("the name of the target means safetensors: choose another name");
   }
   const std::filesystem::path parent = target.has_parent_path() ? target.parent_path() : ".";
@@ -201,26 +205,55 @@ void remove_empty_directories(const std::vector<std::filesystem::path>& innermos
   }
 }
 
-// Nothing if the target has no nested state, or if the value with the shape is left out.
+bool is_selected(const ConvertOptions& options, std::string_view key) {
+  const auto matches = [key](const std::string& pattern) { return matches_key(pattern, key); };
+  return (options.keys.empty() || std::any_of(options.keys.begin(), options.keys.end(), matches)) &&
+         std::none_of(options.exclude.begin(), options.exclude.end(), matches);
+}
+
+bool leaves_out_shape(const ConvertOptions& options) {
+  return std::any_of(options.exclude.begin(), options.exclude.end(),
+                     [](const std::string& pattern) { return matches_key(pattern, kNestedShapeKey); });
+}
+
+// Nothing if the target has no nested state, or if a value with the shape is left out unread.
 Result<NestedShape> shape_of(const ConvertSource& source, const ConvertOptions& options) {
-  const bool is_excluded = std::any_of(options.exclude.begin(), options.exclude.end(), [](const std::string& pattern) {
-    return matches_key(pattern, kNestedShapeKey);
-  });
-  if (options.to == CheckpointFormat::kSafetensors || is_excluded) return NestedShape();
+  const bool is_read = source.catalog().format == CheckpointFormat::kTorchSave || !leaves_out_shape(options);
+  if (options.to == CheckpointFormat::kSafetensors || !is_read) return NestedShape();
   Result<NestedShape> shape = source.shape();
   if (!shape) return source.explain(std::move(shape).error());
   return shape;
 }
 
+// A key whose text another key of its dict has: the last step of its place has the type, too (state_flattening.cc). A
+// target that names keys of dicts by text would merge the two keys.
+Result<void> refuse_twins(const NestedShape& shape) {
+  for (const NestedShape::Key& key : shape.keys) {
+    const std::optional<std::string> text = torch_file::key_text(key.key);
+    const auto* const step = key.place.empty() ? nullptr : std::get_if<std::string>(&key.place.back());
+    if (!text || step == nullptr || !step->starts_with(*text + ":")) continue;
+    return Error(ErrorCode::kInvalidArgument,
+                 "two keys of a dict have the same text, and the target names keys by text: leave one of them out, or "
+                 "rename it")
+        .key(fqn_of(key.place))
+        .actual(*text + " (" + std::string(torch_file::key_type(key.key)) + ") and '" + *text + "' (str)");
+  }
+  return {};
+}
+
 Result<std::shared_ptr<const ConvertInput>> open_input(const std::filesystem::path& from, const ConvertOptions& options,
                                                        const std::shared_ptr<storage::OperationWatch>& operations) {
   CAIRN_TRY_ASSIGN(Checkpoint checkpoint, open_with(watched_directories(operations), from));
+  take_recorded_dtypes(checkpoint.impl(), options.follow_links,
+                       [&](std::string_view key) { return is_selected(options, key); });
   auto input = std::make_shared<ConvertInput>();
   input->source = std::make_shared<ConvertSource>(std::move(checkpoint), options);
   input->allow_pickle = options.allow_pickle;
   const ConvertSource& source = *input->source;
   CAIRN_TRY_ASSIGN(const NestedShape shape, shape_of(source, options));
   CAIRN_TRY_ASSIGN(input->plan, plan_conversion(source.catalog(), options, shape));
+  if (options.to == CheckpointFormat::kDcp || leaves_out_shape(options)) CAIRN_TRY(refuse_twins(input->plan.shape));
+  if (leaves_out_shape(options)) input->plan.shape = NestedShape();
   input->saves_shape = saves_shape(input->plan, options, source.catalog().format);
   auto limit = ExpansionLimit::of(source.checkpoint());
   if (!limit) return source.explain(std::move(limit).error());

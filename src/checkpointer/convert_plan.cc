@@ -103,6 +103,7 @@ class Planner {
         key.value = &source_.values[ref.index];
       }
       if (key.value != nullptr && key.source_fqn() == kNestedShapeKey) continue;
+      has_keys_ = true;
       if (!takes(key.source_fqn())) continue;
       const Path path = path_of(key.source_fqn());
       CAIRN_TRY_ASSIGN(key.name, renames.apply({key.source_fqn(), path}));
@@ -114,6 +115,11 @@ class Planner {
     plan_.shape = std::move(renamed).take();
     for (const KeyPatterns* patterns : {&selection_, &exclusion_, &key_dtypes_}) {
       if (const std::string* pattern = patterns->first_unmatched()) return unmatched(*pattern);
+    }
+    if (has_keys_ && plan_.keys.empty() && plan_.shape.empty.empty()) {
+      return Error(ErrorCode::kInvalidArgument, "the patterns leave out every key: the target would hold nothing")
+          .expected("at least one key")
+          .actual("none of " + std::to_string(source_.keys.size()));
     }
     note_scaled();
     if (const KeyRename* rename = renames.first_unused()) {
@@ -231,6 +237,7 @@ class Planner {
   KeyPatterns key_dtypes_;
   std::unordered_map<std::string_view, const Path*, SeededHash> paths_;
   ConvertPlan plan_;
+  bool has_keys_ = false;  // whether the source has any
 };
 
 }  // namespace

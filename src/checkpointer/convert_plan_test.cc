@@ -40,6 +40,13 @@ TEST(ConvertPlan, TakesAllKeysInOrderUnlessPatternsSelect) {
   EXPECT_NE(std::string(error.what()).find("modle.*"), std::string::npos);
 }
 
+TEST(ConvertPlan, IsRefusedIfThePatternsLeaveOutEveryKey) {
+  const Catalog catalog = catalog_of({{"a", DType::kFloat32}}, {"step"});
+  EXPECT_EQ(plan_conversion(catalog, {.exclude = {"*"}}).error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(plan_conversion(catalog, {.exclude = {"a"}}));
+  EXPECT_TRUE(plan_conversion(catalog_of({}, {}), {}));
+}
+
 TEST(ConvertPlan, OnlyFloatsChangeTheirDtype) {
   const Catalog catalog = catalog_of({{"f", DType::kFloat32},
                                       {"h", DType::kBFloat16},

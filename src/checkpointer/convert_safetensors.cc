@@ -6,6 +6,7 @@
 #include "checkpointer/convert_job.h"
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
+#include "checkpointer/model_directory.h"
 #include "checkpointer/model_image.h"
 #include "commit/model_files.h"
 #include "data_file/safetensors_image.h"
@@ -99,7 +100,7 @@ Result<StreamedImage> make_image(const ConvertJob& job, const std::shared_ptr<Te
 }  // namespace
 
 Result<void> convert_to_safetensors(ConvertJob& job) {
-  const bool is_file = job.target.extension() == ".safetensors";
+  const bool is_file = model_directory::has_model_suffix(job.target.filename().string());
   if (is_file && job.options.max_shard_bytes != 0) {
     return Error(ErrorCode::kInvalidArgument, "shards need a directory as the target, not a .safetensors file");
   }

@@ -25,6 +25,7 @@
 #include "checkpointer/element_reader.h"
 #include "checkpointer/expansion_limit.h"
 #include "checkpointer/missing_keys.h"
+#include "checkpointer/recorded_dtypes.h"
 #include "checkpointer/watched_call.h"
 #include "core/checked.h"
 #include "core/element_comparison.h"
@@ -483,6 +484,13 @@ Result<DiffReport> diff_watched(const std::filesystem::path& path_a, const std::
   };
   CAIRN_TRY_ASSIGN(Checkpoint checkpoint_a, open_at(path_a));
   CAIRN_TRY_ASSIGN(Checkpoint checkpoint_b, open_at(path_b));
+  const auto is_compared = [&options](std::string_view key) {
+    return options.keys.empty() || std::any_of(options.keys.begin(), options.keys.end(),
+                                               [key](const std::string& pattern) { return matches_key(pattern, key); });
+  };
+  for (const Checkpoint* checkpoint : {&checkpoint_a, &checkpoint_b}) {
+    checkpointer::take_recorded_dtypes(checkpoint->impl(), options.follow_links, is_compared);
+  }
   CAIRN_TRY_ASSIGN(Catalog outline_a, checkpoint_a.outline());
   CAIRN_TRY_ASSIGN(Catalog outline_b, checkpoint_b.outline());
   Side a(path_a, std::move(checkpoint_a), std::move(outline_a), options, watch);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "checkpointer/checkpoint_impl.h"
+#include "checkpointer/recorded_dtypes.h"
 #include "checkpointer/wanted_entries.h"
 
 namespace cairn {
@@ -74,7 +75,11 @@ const std::vector<std::string>& Checkpoint::files() const noexcept { return impl
 
 Result<std::optional<KeyEntry>> Checkpoint::entry(std::string_view fqn) const {
   CAIRN_TRY_ASSIGN(const checkpointer::WantedEntries entries, checkpointer::WantedEntries::of_key(*impl_, fqn));
-  if (const CatalogTensor* tensor = entries.tensor(fqn)) return std::optional<KeyEntry>(*tensor);
+  if (const CatalogTensor* tensor = entries.tensor(fqn)) {
+    CatalogTensor found = *tensor;
+    found.dtype = checkpointer::recorded_dtype(*impl_, found, false).value_or(found.dtype);
+    return std::optional<KeyEntry>(std::move(found));
+  }
   if (const CatalogValue* value = entries.value(fqn)) return std::optional<KeyEntry>(*value);
   return std::optional<KeyEntry>();
 }

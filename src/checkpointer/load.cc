@@ -25,6 +25,7 @@
 #include "checkpointer/device_targets.h"
 #include "checkpointer/missing_keys.h"
 #include "checkpointer/ranks.h"
+#include "checkpointer/recorded_dtypes.h"
 #include "checkpointer/shared_reads.h"
 #include "checkpointer/wanted_entries.h"
 #include "core/byte_units.h"
@@ -161,6 +162,7 @@ class Loader {
     CAIRN_TRY(devices_.finish(options_.interrupted));
     for (NewValue& value : values_) put_into_place(value);
     if (const auto damage = impl_.damage()) report_.warnings.push_back(*damage);
+    if (!stale_.empty()) report_.warnings.push_back(checkpointer::stale_dtypes_warning(stale_));
     if (const auto refusal = devices_.untold_refusal()) report_.warnings.push_back(*refusal);
     return std::move(report_);
   }
@@ -242,23 +244,23 @@ class Loader {
         .actual(actual);
   }
 
-  Result<void> check_dtype(const CatalogTensor& tensor, DType target) {
-    if (tensor.dtype == target) return {};
-    const bool floats = is_floating_point(tensor.dtype) && is_floating_point(target);
+  Result<void> check_dtype(const CatalogTensor& tensor, DType saved, DType target) {
+    if (saved == target) return {};
+    const bool floats = is_floating_point(saved) && is_floating_point(target);
     if (!floats && !options_.allow_cast) {
       return Error(ErrorCode::kInvalidArgument,
                    "the dtype of the checkpoint differs from the target's; a cast must be allowed (option allow_cast)")
           .key(tensor.fqn)
           .expected(name_of(target))
-          .actual(name_of(tensor.dtype));
+          .actual(name_of(saved));
     }
-    if (!is_convertible(tensor.dtype, target)) {
+    if (!is_convertible(saved, target)) {
       return Error(ErrorCode::kUnsupported, "no conversion between these dtypes")
           .key(tensor.fqn)
           .expected(name_of(target))
-          .actual(name_of(tensor.dtype));
+          .actual(name_of(saved));
     }
-    report_.conversions.push_back({tensor.fqn, tensor.dtype, target});
+    report_.conversions.push_back({tensor.fqn, saved, target});
     return {};
   }
 
@@ -274,7 +276,9 @@ class Loader {
           .expected(to_string(target.global_shape))
           .actual(to_string(tensor.shape));
     }
-    CAIRN_TRY(check_dtype(tensor, target.local.dtype));
+    DType checked = tensor.dtype;
+    bool is_checked = !checkpointer::may_have_stale_dtypes(impl_);
+    if (is_checked) CAIRN_TRY(check_dtype(tensor, checked, target.local.dtype));
     CAIRN_TRY_ASSIGN(const std::vector<plan::ReadItem> items, index_of(tensor).reads_for(target.box));
     for (const plan::ReadItem& item : items) {
       const data_file::DataFile* file = nullptr;
@@ -285,10 +289,17 @@ class Loader {
         continue;
       }
       if (!stored) return std::move(stored).error();
+      if (!is_checked || stored->dtype != checked) {
+        checked = stored->dtype;
+        is_checked = true;
+        CAIRN_TRY(check_dtype(tensor, checked, target.local.dtype));
+        if (checked != tensor.dtype && (stale_.empty() || stale_.back() != tensor.fqn)) stale_.push_back(tensor.fqn);
+      }
       CAIRN_TRY(check_shared_record(tensor, item, *file, *stored));
       reads_.push_back(checkpointer::chunk_read(tensor, item, {target.local, target.box}, *file, *std::move(stored)));
       groups_.push_back(checkpointer::group_of(reads_.back(), target.box.sizes() == tensor.shape));
     }
+    if (!is_checked) CAIRN_TRY(check_dtype(tensor, checked, target.local.dtype));
     return {};
   }
 
@@ -367,6 +378,7 @@ class Loader {
   std::optional<WantedEntries> entries_;  // outlives the members below
   std::unordered_map<const CatalogTensor*, plan::ChunkIndex> indexes_;
   checkpointer::DeviceTargets devices_;
+  std::vector<std::string> stale_;  // keys of tensors with another dtype in a file than in the metadata
   std::vector<data_file::TensorRead> reads_;
   bool targets_overlap_ = false;                     // of any two reads
   std::vector<checkpointer::ReadGroup> groups_;      // of reads_

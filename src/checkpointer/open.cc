@@ -9,6 +9,7 @@
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
 #include "checkpointer/missing_checkpoint.h"
+#include "checkpointer/model_directory.h"
 #include "checkpointer/resumed_plan.h"
 #include "checkpointer/safetensors_model.h"
 #include "checkpointer/torch_save_file.h"
@@ -16,6 +17,7 @@
 #include "commit/save_transaction.h"
 #include "core/byte_source.h"
 #include "core/checksum.h"
+#include "core/lfs_pointer.h"
 #include "data_file/archive_check.h"
 #include "format/safetensors/index.h"
 #include "format/torch_file/value_archive.h"
@@ -185,6 +187,9 @@ Result<Checkpoint> checkpointer::open_in(std::unique_ptr<storage::Storage> stora
   }
   CAIRN_TRY_ASSIGN(const std::string bytes, storage::read_small(*storage, metadata_name, kMetadataBytesMax, true));
   const auto span = std::as_bytes(std::span(bytes));
+  if (std::optional<Error> pointer = lfs_pointer_error(MemorySource(span))) {
+    return std::move(*pointer).file(metadata_name);
+  }
   Result<WholeMetadata> metadata = whole_metadata_of(span);
   if (!metadata) return std::move(metadata).error().file(metadata_name);
   auto impl = std::make_unique<Checkpoint::Impl>();
@@ -202,7 +207,9 @@ namespace {
 
 using checkpointer::OpenDirectory;
 
-bool is_safetensors_name(const std::filesystem::path& file) { return file.extension() == ".safetensors"; }
+bool is_safetensors_name(const std::filesystem::path& file) {
+  return checkpointer::model_directory::has_model_suffix(file.filename().string());
+}
 
 // `only_file`: as of open_safetensors().
 Result<Checkpoint> open_safetensors_at(const OpenDirectory& open_directory, const std::filesystem::path& directory,
@@ -219,6 +226,14 @@ Result<Checkpoint> open_safetensors_at(const OpenDirectory& open_directory, cons
   return checkpoint;
 }
 
+// The error for a pointer of Git LFS in place of the file.
+std::optional<Error> lfs_pointer_at(const storage::Storage& storage, const std::string& name) {
+  const Result<std::unique_ptr<storage::ReadableFile>> file = storage.open(name, true);
+  std::optional<Error> pointer = file ? lfs_pointer_error(**file) : std::nullopt;
+  if (pointer) pointer = std::move(*pointer).file(name);
+  return pointer;
+}
+
 // The checkpoint in a file that is no safetensors file by its name. Nullopt if the file begins like no file of
 // torch.save.
 std::optional<Result<Checkpoint>> open_torch_save_at(const OpenDirectory& open_directory,
@@ -226,7 +241,11 @@ std::optional<Result<Checkpoint>> open_torch_save_at(const OpenDirectory& open_d
   const std::filesystem::path parent = file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
   const std::string name = file.filename().string();
   auto storage = open_directory(parent);
-  if (!storage || !checkpointer::is_torch_save(**storage, name)) return std::nullopt;
+  if (!storage) return std::nullopt;
+  if (std::optional<Error> pointer = lfs_pointer_at(**storage, name)) {
+    return std::move(*pointer).while_doing("opening '" + file.string() + "'");
+  }
+  if (!checkpointer::is_torch_save(**storage, name)) return std::nullopt;
   Result<Checkpoint> checkpoint = checkpointer::open_torch_save(std::move(*storage), name);
   if (checkpoint) {
     checkpoint->impl().directory = parent.string();

@@ -1,14 +1,13 @@
-// 1. Find the names of the files: from the index, or from the directory. Without an index `model.safetensors` is the
-//    model, as to transformers: other names are left out, except for names of a model's files. Beside such a file, of a
-//    save that has committed or of another program, nothing shows which is the model.
+// 1. Find the names of the files (model_directory.h). Beside `model.safetensors`, of a save that has committed or of
+//    another program, nothing shows which of two models is the model.
 // 2. Open each file and read its header. With Cairn's index: hold the save of each file against the index. Without an
 //    index: take the files of one whole set of one save (one_set()), because a save may be in flight or have been
 //    killed (commit/model_transaction.cc). A file that cannot be read and has the id of a save in its name may be a
 //    rest of such a save, and is left out too. If a file is gone, a save has committed meanwhile: begin again.
 // 3. Put the boxes of each tensor together. The shape is the smallest that holds all of them; a load finds out whether
 //    they tile it.
-// 4. If there is an index, compare its names with the tensors of the files. Cairn's index names all tensors. Tensors
-//    without a name in the index of another program are left out.
+// 4. If there is an index, compare its names with the tensors of the files. Cairn's index names all tensors. By the
+//    index of another program a tensor has the elements of one file, and tensors without a name are left out.
 #include "checkpointer/safetensors_model.h"
 
 #include <algorithm>
@@ -24,6 +23,7 @@
 #include "checkpointer/checkpoint_impl.h"
 #include "checkpointer/job_identity.h"
 #include "checkpointer/listed_keys.h"
+#include "checkpointer/model_directory.h"
 #include "commit/dcp_names.h"
 #include "commit/model_files.h"
 #include "core/checked.h"
@@ -39,75 +39,19 @@ namespace cairn::checkpointer {
 namespace {
 
 using data_file::DataFile;
-
-constexpr std::string_view kSuffix = ".safetensors";
-constexpr std::uint64_t kIndexBytesMax = std::uint64_t{1} << 30;
-
-// The names of the model's files, sorted, and of each tensor's file if an index names them.
-struct ModelFiles {
-  std::vector<std::string> names;
-  std::optional<safetensors::Index> index;
-};
+using model_directory::ModelFiles;
 
 bool is_in_folder(std::string_view name) { return name.find('/') != std::string_view::npos; }
-
-// The path of a file that the index names: inside the directory, and without "." and empty parts.
-Result<void> check_path(std::string_view path) {
-  if (!storage::check_name(path)) return Error(ErrorCode::kUnsafe, "the index names a file outside the directory");
-  for (std::size_t begin = 0; begin <= path.size();) {
-    const std::size_t end = std::min(path.find('/', begin), path.size());
-    const std::string_view part = path.substr(begin, end - begin);
-    if (part.empty() || part == ".") return Error(ErrorCode::kCorrupt, "the index names a path with an empty part");
-    begin = end + 1;
-  }
-  return {};
-}
-
-Result<std::vector<std::string>> names_in(const storage::Storage& storage) {
-  CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage.list());
-  std::vector<std::string> names;
-  for (const storage::ListedFile& file : files) {
-    if (!file.is_folder && file.name.ends_with(kSuffix)) names.push_back(file.name);
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-// Beside `model.safetensors` only the files with the name of a model's file count.
-void leave_out_others(std::vector<std::string>& names) {
-  if (std::find(names.begin(), names.end(), commit::kSingleModelName) == names.end()) return;
-  std::erase_if(names, [](const std::string& name) { return !commit::is_model_file_name(name); });
-}
-
-// (1)
-Result<ModelFiles> files_of_model(const storage::Storage& storage) {
-  const std::string index_name(safetensors::kIndexName);
-  Result<std::string> text = storage::read_small(storage, index_name, kIndexBytesMax, true);
-  // Any other error than ENOENT says that an index is there, or may be there.
-  if (!text && text.error().error_number() != ENOENT) return std::move(text).error();
-  ModelFiles files;
-  if (!text) {
-    CAIRN_TRY_ASSIGN(files.names, names_in(storage));
-    leave_out_others(files.names);
-    return files;
-  }
-  Result<safetensors::Index> index = safetensors::read_index(*text);
-  if (!index) return std::move(index).error().file(index_name);
-  for (const auto& [key, name] : index->files) {
-    if (auto checked = check_path(name); !checked) {
-      return std::move(checked).error().key(key).file(index_name).actual(name);
-    }
-    files.names.push_back(name);
-  }
-  std::sort(files.names.begin(), files.names.end());
-  files.names.erase(std::unique(files.names.begin(), files.names.end()), files.names.end());
-  files.index = *std::move(index);
-  return files;
-}
 
 // The catalog of a model, put together file by file.
 class ModelCatalog {
  public:
+  // `index`: of the directory; null if there is none. Outlives the catalog.
+  explicit ModelCatalog(const safetensors::Index* index) {
+    const bool is_foreign = index != nullptr && index->save_id.empty();
+    if (is_foreign) files_of_index_.insert(index->files.begin(), index->files.end());
+  }
+
   // Step 3, of the file that becomes the next of the catalog.
   Result<void> add(const std::string& name, const safetensors::Header& header) {
     const auto file = static_cast<std::uint32_t>(catalog_.files.size());
@@ -122,6 +66,10 @@ class ModelCatalog {
     }
     for (const safetensors::Tensor& tensor : header.tensors) {
       const auto offsets = saved.find(tensor.name);
+      if (offsets == saved.end() && lies_elsewhere(tensor.name, name)) {
+        left_out_.push_back(tensor.name);
+        continue;
+      }
       const ItemLocation location{file, header.data_offset + tensor.begin, tensor.end - tensor.begin};
       Result<void> added = add_box(tensor, offsets == saved.end() ? nullptr : &offsets->second, location);
       if (!added) return std::move(added).error().key(tensor.name).file(name);
@@ -131,6 +79,10 @@ class ModelCatalog {
 
   // Step 4.
   Result<void> hold_against(const safetensors::Index& index, std::vector<std::string>& warnings) {
+    if (!left_out_.empty()) {
+      warnings.push_back("the index takes tensors from other files than those that hold them too: " +
+                         listed_keys(left_out_));
+    }
     for (const auto& [key, name] : index.files) {
       const auto found = places_.find(key);
       const bool is_there =
@@ -201,6 +153,14 @@ class ModelCatalog {
     return {};
   }
 
+  // Whether the index of another program names another file for the tensor, for example a later one with new elements.
+  bool lies_elsewhere(const std::string& key, const std::string& file) const {
+    const auto named = files_of_index_.find(key);
+    return named != files_of_index_.end() && named->second != file;
+  }
+
+  std::unordered_map<std::string_view, std::string_view, SeededHash> files_of_index_;  // of another program's index
+  std::vector<std::string> left_out_;  // tensors that lie in a file, and by the index in another
   Catalog catalog_;
   std::unordered_map<std::string, std::size_t, SeededHash> places_;  // index in the catalog, by name
   std::vector<bool> sharded_;                                        // by index in the catalog
@@ -221,7 +181,8 @@ struct OpenedFile {
 // subfolder no link is followed.
 Result<OpenedFile> open_file(const storage::Storage& storage, const std::string& name) {
   Result<DataFile::OpenedSafetensors> opened = DataFile::open_safetensors(storage, name, !is_in_folder(name));
-  if (!opened && opened.error().code() == ErrorCode::kUnsafe) {
+  const bool is_link = !opened && opened.error().code() == ErrorCode::kUnsafe && !opened.error().actual();
+  if (is_link && is_in_folder(name)) {
     return Error(ErrorCode::kUnsafe, "the index names a file in a subfolder, and the path has a link").file(name);
   }
   if (!opened) return std::move(opened).error().file(name).while_doing("opening a safetensors file");
@@ -236,11 +197,18 @@ Result<OpenedFile> open_file(const storage::Storage& storage, const std::string&
   return file;
 }
 
-Result<std::vector<OpenedFile>> open_files(const storage::Storage& storage, const std::vector<std::string>& names) {
+// The files that the index names.
+Result<std::vector<OpenedFile>> open_indexed(const storage::Storage& storage, const ModelFiles& model) {
   std::vector<OpenedFile> files;
-  for (const std::string& name : names) {
-    CAIRN_TRY_ASSIGN(OpenedFile file, open_file(storage, name));
-    files.push_back(std::move(file));
+  for (const std::string& name : model.names) {
+    Result<OpenedFile> file = open_file(storage, name);
+    if (!file && file.error().error_number() == ENOENT) {
+      return Error(ErrorCode::kNotFound, "the directory lacks a file that the index '" + model.index_name + "' names")
+          .file(name)
+          .error_number(ENOENT);
+    }
+    if (!file) return std::move(file).error();
+    files.push_back(*std::move(file));
   }
   return files;
 }
@@ -274,6 +242,9 @@ Result<std::vector<OpenedFile>> one_set(std::vector<OpenedFile> files) {
   const auto of_set = std::find_if_not(files.begin(), files.end(), std::mem_fn(&OpenedFile::stands_alone));
   if (of_set == files.end()) {
     CAIRN_TRY(check_single_model(files));
+    std::vector<std::string> names;
+    for (const OpenedFile& file : files) names.push_back(file.name);
+    CAIRN_TRY(model_directory::check_numbers(names));
     return files;
   }
   for (const OpenedFile& file : files) {
@@ -328,7 +299,7 @@ Result<void> check_save(const std::vector<OpenedFile>& files, const safetensors:
 Result<std::unique_ptr<Checkpoint::Impl>> read_files(std::vector<OpenedFile> files,
                                                      const std::optional<safetensors::Index>& index) {
   auto impl = std::make_unique<Checkpoint::Impl>();
-  ModelCatalog catalog;
+  ModelCatalog catalog(index ? &*index : nullptr);
   std::uint64_t bytes = 0;
   std::uint32_t checksum = 0;  // of the names, sizes and headers
   for (OpenedFile& file : files) {
@@ -359,23 +330,31 @@ Result<std::unique_ptr<Checkpoint::Impl>> read_files(std::vector<OpenedFile> fil
 }
 
 Result<std::unique_ptr<Checkpoint::Impl>> read_directory(const storage::Storage& storage) {
-  CAIRN_TRY_ASSIGN(const ModelFiles model, files_of_model(storage));
+  CAIRN_TRY_ASSIGN(const ModelFiles model, model_directory::files_of_model(storage));
   if (model.names.empty() && !model.index) {
     return Error(ErrorCode::kNotFound, "no safetensors file in the directory");
   }
   CAIRN_TRY_ASSIGN(std::vector<OpenedFile> files,
-                   model.index ? open_files(storage, model.names) : open_one_set(storage, model.names));
+                   model.index ? open_indexed(storage, model) : open_one_set(storage, model.names));
   if (model.index) CAIRN_TRY(check_save(files, *model.index));
   return read_files(std::move(files), model.index);
+}
+
+Result<std::unique_ptr<Checkpoint::Impl>> read_one_file(const storage::Storage& storage, const std::string& name) {
+  std::vector<OpenedFile> files(1);
+  CAIRN_TRY_ASSIGN(files[0], open_file(storage, name));
+  CAIRN_TRY_ASSIGN(std::unique_ptr<Checkpoint::Impl> impl, read_files(std::move(files), std::nullopt));
+  if (const auto count = model_directory::file_count_in(name); count && *count > 1) {
+    impl->warnings.push_back("by its name the file is one of " + std::to_string(*count) +
+                             " files of a model, and it was opened alone");
+  }
+  return impl;
 }
 
 // A save that commits meanwhile removes the files of the old model: a file that is gone means that there is a newer
 // model to read.
 Result<std::unique_ptr<Checkpoint::Impl>> read_model(const storage::Storage& storage, const std::string& only_file) {
-  if (!only_file.empty()) {
-    CAIRN_TRY_ASSIGN(std::vector<OpenedFile> files, open_files(storage, {only_file}));
-    return read_files(std::move(files), std::nullopt);
-  }
+  if (!only_file.empty()) return read_one_file(storage, only_file);
   constexpr int kTriesMax = 5;
   for (int tries = 1;; ++tries) {
     Result<std::unique_ptr<Checkpoint::Impl>> model = read_directory(storage);
@@ -392,14 +371,14 @@ bool holds_model_alone(const storage::Storage& storage) {
     return !file.is_folder && commit::is_dcp_file_name(file.name);
   };
   const auto is_of_model = [](const storage::ListedFile& file) {
-    return !file.is_folder && (file.name == safetensors::kIndexName || file.name.ends_with(kSuffix));
+    return !file.is_folder && (model_directory::is_index_name(file.name) || file.name.ends_with(commit::kModelSuffix));
   };
   return std::none_of(files->begin(), files->end(), is_of_dcp) &&
          std::any_of(files->begin(), files->end(), is_of_model);
 }
 
 Result<std::optional<safetensors::SaveOrder>> order_of_model(const storage::Storage& storage) {
-  CAIRN_TRY_ASSIGN(const ModelFiles model, files_of_model(storage));
+  CAIRN_TRY_ASSIGN(const ModelFiles model, model_directory::files_of_model(storage));
   for (const std::string& name : model.names) {
     Result<OpenedFile> file = open_file(storage, name);
     const bool is_rest = file ? file->needs_index() : commit::names_a_save(name);  // of a save that has not committed

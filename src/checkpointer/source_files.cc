@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "checkpointer/checkpoint_impl.h"
+#include "checkpointer/model_directory.h"
 #include "format/safetensors/index.h"
 
 namespace cairn::checkpointer {
@@ -16,7 +17,14 @@ std::vector<std::filesystem::path> source_files(const Checkpoint& source) {
   files.reserve(catalog.files.size() + 1);
   for (const std::string& name : catalog.files) files.push_back(directory / name);
   if (catalog.format == CheckpointFormat::kDcp) files.push_back(directory / source.impl().metadata_name);
-  if (catalog.format == CheckpointFormat::kSafetensors) files.push_back(directory / safetensors::kIndexName);
+  if (catalog.format == CheckpointFormat::kSafetensors) {
+    files.push_back(directory / safetensors::kIndexName);
+    const Result<std::vector<storage::ListedFile>> listed = source.impl().storage->list();
+    if (!listed) return files;
+    for (const storage::ListedFile& file : *listed) {
+      if (model_directory::is_index_name(file.name)) files.push_back(directory / file.name);
+    }
+  }
   return files;
 }
 

@@ -16,6 +16,7 @@
 #include "checkpointer/catalog_comparison.h"
 #include "checkpointer/checkpoint_impl.h"
 #include "checkpointer/directory_calls.h"
+#include "checkpointer/recorded_dtypes.h"
 #include "checkpointer/watched_call.h"
 #include "core/byte_source.h"
 #include "core/checksum.h"
@@ -206,6 +207,7 @@ class Verifier {
       CAIRN_TRY(check_not_interrupted());
       check_value(value);
     }
+    if (!stale_.empty()) report_.warnings.push_back(checkpointer::stale_dtypes_warning(stale_));
     report_.tensors = impl_.catalog.tensors.size();
     report_.values = impl_.catalog.values.size();
     return check_items();
@@ -279,6 +281,9 @@ class Verifier {
       if (stored && impl_.catalog.format == CheckpointFormat::kSafetensors) {
         add_safetensors_record({file, *std::move(stored), tensor.fqn});
         continue;
+      }
+      if (stored && stored->dtype != tensor.dtype && (stale_.empty() || stale_.back() != tensor.fqn)) {
+        stale_.push_back(tensor.fqn);
       }
       if (!stored && stored.error().code() != ErrorCode::kUnsupported) findings_.add(std::move(stored).error());
       add_stock_item(*file, location, tensor.fqn);
@@ -519,6 +524,7 @@ class Verifier {
   std::vector<std::vector<std::uint64_t>> item_offsets_;  // by file: of the metadata's entries
   std::vector<Span> spans_;                               // archives of stock files, and records of torch.save files
   std::vector<SafetensorsRecord> safetensors_records_;
+  std::vector<std::string> stale_;  // keys of tensors with another dtype in a file than in the metadata
   std::mutex mutex_;  // guards the members below
   SpanWalk walk_{files_};
   std::optional<Span> next_;

@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWri
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter as StockModelWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
+from cairn import _engine
 from cairn._directory.location import local_directory
 from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions, with_failures
 from cairn._mirror import replacements
@@ -73,6 +74,8 @@ def save_by_protocol(  # noqa: PLR0913 - DCP has eight of them
     with ranks.all_or_none("prepare"):
         state_dict = make_states()
         check_memory_of_all(state_dict)
+        if planner is None or getattr(planner, "flatten_state_dict", False):
+            _engine.refuse_equal_texts(state_dict)  # torch's planner would merge what lies below such keys
         writer = _writer(storage_writer, checkpoint_id)
     place = checkpoint_id or getattr(writer, "path", "")
     keywords: dict[str, Any] = {} if use_collectives else {"use_collectives": False}

@@ -31,11 +31,17 @@ class Leaf:
 
 @dataclass
 class Branch:
-    """A mapping, by its keys as text, or a list, by its indices."""
+    """A mapping, by its keys as text, or a list, by its indices. `has_equal_texts`: two keys have one text, and
+    `entries` has the keys themselves."""
 
     entries: "dict[str | int, Node]" = field(default_factory=dict)
     names: dict[str | int, Any] = field(default_factory=dict)  # keys that are not text, by their text
     is_list: bool = False
+    has_equal_texts: bool = False
+
+    def entry(self, key: Any) -> "Node | None":
+        """Returns what a mapping has under a key of a template."""
+        return self.entries.get(key if self.has_equal_texts else str(key))
 
     def name(self, key: str | int) -> Any:
         """Returns the original key."""

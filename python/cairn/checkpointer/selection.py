@@ -90,7 +90,7 @@ class Selection:
             self.ignored[place] = sum(1 for _ in branch.leaves())
         found = []
         for key, value in target.items():
-            node = branch.entries.get(str(key))
+            node = branch.entry(key)
             if node is None:
                 self.missing.append(_below(place, key))
             else:

@@ -19,7 +19,7 @@ from cairn._state.tensors import TensorTarget, fill
 from cairn._state.torch_file import load_torch_file
 from cairn.checkpointer.reading import Reading
 from cairn.checkpointer.selection import Slot
-from cairn.errors import Corrupt, Unsupported
+from cairn.errors import Corrupt, InvalidArgument, Unsupported
 
 
 class TorchArchive:
@@ -47,6 +47,11 @@ class TorchArchive:
         tree = _tree_of(state, "")
         if not isinstance(tree, Branch) or tree.is_list:
             raise Corrupt(f"{self._file.name} holds no state dict", file=self._file.name)
+        if self._checkpoint is not None and _has_equal_texts(state):
+            # The engine names such keys otherwise than flatten(): torch reads the elements.
+            self._checkpoint = None
+            if self._verify != "none":
+                load_torch_file(self._file, self._reading.allow_pickle)
         if self._checkpoint is not None:
             for leaf in flatten(state):
                 for part in _parts_of(leaf.value):
@@ -97,6 +102,15 @@ class TorchArchive:
             self._checkpoint.read_payload(key, verify=self._verify)
 
 
+def _has_equal_texts(state: Any) -> bool:
+    """Returns whether two keys of one dict in the state have the same text."""
+    try:
+        _engine.refuse_equal_texts(state)
+    except InvalidArgument:
+        return True
+    return False
+
+
 def _is_plain(tensor: Any) -> bool:
     """Returns whether the engine can read, or fill, the tensor."""
     is_simple = type(tensor) in (torch.Tensor, torch.nn.Parameter)
@@ -121,12 +135,13 @@ def _tree_of(value: Any, key: str) -> Node:
     """Returns the tree of a state in memory. Raises RecursionError for a state that contains itself."""
     if isinstance(value, Mapping):
         texts = [str(name) for name in value]
-        unique = texts if len(set(texts)) == len(texts) else list(value)
+        has_equal_texts = len(set(texts)) < len(texts)
+        unique = list(value) if has_equal_texts else texts
         entries = {
             text: _tree_of(part, f"{key}.{name}" if key else str(name))
             for text, (name, part) in zip(unique, value.items(), strict=True)
         }
-        return Branch(entries, dict(zip(unique, value, strict=True)))
+        return Branch(entries, dict(zip(unique, value, strict=True)), has_equal_texts=has_equal_texts)
     if isinstance(value, list):
         return Branch({i: _tree_of(part, f"{key}[{i}]") for i, part in enumerate(value)}, is_list=True)
     if isinstance(value, torch.Tensor):

@@ -189,6 +189,11 @@ Result<void> JsonReader::skip_number() {
   return {};
 }
 
+bool JsonReader::take_null() {
+  skip_space();
+  return skip_word("null").has_value();
+}
+
 Result<void> JsonReader::skip_word(std::string_view word) {
   if (!text_.substr(position_).starts_with(word)) return damaged("a value");
   position_ += word.size();
@@ -198,6 +203,11 @@ Result<void> JsonReader::skip_word(std::string_view word) {
 Result<void> JsonReader::skip_scalar() {
   skip_space();
   const char c = position_ < text_.size() ? text_[position_] : '\0';
+  if (allows_non_finite_) {
+    for (const std::string_view word : {"NaN", "Infinity", "-Infinity"}) {
+      if (text_.substr(position_).starts_with(word)) return skip_word(word);
+    }
+  }
   switch (c) {
     case '"': {
       CAIRN_TRY(read_string());

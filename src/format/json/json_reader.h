@@ -1,9 +1,9 @@
 // JsonReader: reads a JSON text (RFC 8259) from its begin to its end, value by value.
 //
 // Strict: UTF-8 without byte order mark, no comments, no trailing commas, no lone surrogates, no more than
-// kJsonDepthMax nested values. The caller names the kind of each value, and any other kind is an error. Time and memory
-// are proportional to the text. Every error is kCorrupt and names the offset in the file. One thread at a time; after
-// an error the reader is not used again.
+// kJsonDepthMax nested values. allow_non_finite() is the only exception. The caller names the kind of each value, and
+// any other kind is an error. Time and memory are proportional to the text. Every error is kCorrupt and names the offset in
+// the file. One thread at a time; after an error the reader is not used again.
 #pragma once
 
 #include <cairn/result.h>
@@ -36,6 +36,10 @@ class JsonReader {
   Result<std::uint64_t> read_unsigned();
   // Any value, checked as strictly as a value that is read.
   Result<void> skip_value();
+  // From now on skip_value() and read_value_text() take NaN, Infinity and -Infinity for numbers, as Python's json does.
+  void allow_non_finite() { allows_non_finite_ = true; }
+  // Whether the next value is null, which is then read.
+  bool take_null();
   // The text of any value, checked by skip_value().
   Result<std::string_view> read_value_text();
   // Only white space may follow the outermost value.
@@ -60,6 +64,7 @@ class JsonReader {
   std::string_view text_;
   std::uint64_t base_;
   std::size_t position_ = 0;
+  bool allows_non_finite_ = false;
   std::vector<bool> has_items_;  // per open object or array, the outermost first
 };
 

@@ -103,6 +103,16 @@ TEST(JsonReader, SkipsValidJson) {
   }
 }
 
+TEST(JsonReader, TakesTheNumbersOfPythonsJsonIfAllowed) {
+  const auto is_read = [](std::string_view text) {
+    JsonReader reader(text, 0);
+    reader.allow_non_finite();
+    return reader.skip_value() && reader.end();
+  };
+  EXPECT_TRUE(is_read(R"([NaN, Infinity, {"a": -Infinity}, -1])"));
+  for (const std::string_view text : {"nan", "-NaN", "NaNs", "Inf", "[NaN Infinity]"}) EXPECT_FALSE(is_read(text));
+}
+
 TEST(JsonReader, BoundsTheDepth) {
   const auto nested = [](std::size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   EXPECT_TRUE(is_json(nested(kJsonDepthMax)));

@@ -138,7 +138,9 @@ Result<Tensor> read_tensor(JsonReader& reader) {
   return tensor;
 }
 
+// The library safetensors takes null for no metadata.
 Result<void> read_metadata(JsonReader& reader, Header& header) {
+  if (reader.take_null()) return {};
   CAIRN_TRY(reader.begin_object());
   std::unordered_set<std::string, SeededHash> names;
   while (true) {

@@ -7,6 +7,7 @@
 
 #include <cairn/seeded_hash.h>
 
+#include <algorithm>
 #include <optional>
 #include <unordered_set>
 
@@ -15,6 +16,23 @@ namespace {
 
 constexpr std::string_view kTotalSizeName = "total_size";
 
+// The path without its parts "." and without empty parts, which a file system ignores too. An absolute path stays
+// absolute, and a path that ends with a slash keeps the slash: neither is the name of a file of the model.
+std::string normal_path(std::string_view path) {
+  std::string normal(path.starts_with('/') ? "/" : "");
+  const bool ends_with_slash = path.ends_with('/');
+  while (!path.empty()) {
+    const std::size_t end = std::min(path.find('/'), path.size());
+    const std::string_view part = path.substr(0, end);
+    path.remove_prefix(std::min(end + 1, path.size()));
+    if (part.empty() || part == ".") continue;
+    if (!normal.empty() && normal.back() != '/') normal.push_back('/');
+    normal += part;
+  }
+  if (ends_with_slash && !normal.ends_with('/')) normal.push_back('/');
+  return normal;
+}
+
 Result<void> read_files(json::JsonReader& reader, Index& index) {
   CAIRN_TRY(reader.begin_object());
   std::unordered_set<std::string, SeededHash> names;
@@ -22,8 +40,8 @@ Result<void> read_files(json::JsonReader& reader, Index& index) {
     CAIRN_TRY_ASSIGN(std::optional<std::string> name, reader.next_name());
     if (!name) return {};
     if (!names.insert(*name).second) return reader.damaged("each tensor once").key(*name);
-    CAIRN_TRY_ASSIGN(std::string file, reader.read_string());
-    index.files.emplace_back(*std::move(name), std::move(file));
+    CAIRN_TRY_ASSIGN(const std::string file, reader.read_string());
+    index.files.emplace_back(*std::move(name), normal_path(file));
   }
 }
 
@@ -31,6 +49,7 @@ Result<void> read_files(json::JsonReader& reader, Index& index) {
 Result<void> read_metadata(std::string_view text, std::uint64_t offset, Index& index) {
   if (!text.starts_with('{') || !index.metadata.empty()) return {};
   json::JsonReader reader(text, offset);
+  reader.allow_non_finite();
   CAIRN_TRY(reader.begin_object());
   while (true) {
     CAIRN_TRY_ASSIGN(std::optional<std::string> name, reader.next_name());
@@ -44,6 +63,7 @@ Result<void> read_metadata(std::string_view text, std::uint64_t offset, Index& i
 
 Result<Index> read_index(std::string_view text) {
   json::JsonReader reader(text, 0);
+  reader.allow_non_finite();  // Python's json writes these
   Index index;
   bool has_files = false;
   CAIRN_TRY(reader.begin_object());

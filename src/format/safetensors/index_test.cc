@@ -23,6 +23,17 @@ TEST(SafetensorsIndex, MayHoldMore) {
   EXPECT_EQ(index->files.size(), 1U);
 }
 
+TEST(SafetensorsIndex, HasPathsWithoutPartsThatNameNoFolder) {
+  const std::vector<std::pair<std::string_view, std::string_view>> paths{
+      {"f", "f"},     {"./f", "f"},   {".//a/./f", "a/f"}, {"/a/f", "/a/f"}, {"//f", "/f"}, {"../f", "../f"},
+      {"a/", "a/"},   {"a/./", "a/"}, {".", ""},           {"", ""},         {"/", "/"},    {"..", ".."}};
+  for (const auto& [given, expected] : paths) {
+    const auto index = read_index(R"({"weight_map": {"k": ")" + std::string(given) + "\"}}");
+    ASSERT_TRUE(index);
+    EXPECT_EQ(index->files[0].second, expected) << given;
+  }
+}
+
 TEST(SafetensorsIndex, KeepsTheTextsOfItsMetadata) {
   const std::string_view given =
       R"({"weight_map": {}, "metadata": {"total_size": 7, "x": [1.5, {"\u00e9": null}] , "y":"a"}})";

@@ -162,4 +162,31 @@ std::optional<std::string> key_text(const Value& key) {
   return representation(key);
 }
 
+std::string_view key_type(const pickle::Graph& graph, pickle::Node key) {
+  using pickle::Kind;
+  switch (graph.kind(key)) {
+    case Kind::kNone: return "NoneType";
+    case Kind::kBool: return "bool";
+    case Kind::kInteger:
+    case Kind::kBigInteger: return "int";
+    case Kind::kReal: return "float";
+    case Kind::kText: return "str";
+    case Kind::kBytes:
+    case Kind::kCall: return "bytes";  // below protocol 3 a call makes the bytes
+    case Kind::kTuple: return "tuple";
+    default: return "key";
+  }
+}
+
+std::string_view key_type(const Value& key) {
+  if (key.get_if<None>() != nullptr) return "NoneType";
+  if (key.get_if<bool>() != nullptr) return "bool";
+  if (key.get_if<std::int64_t>() != nullptr || key.get_if<BigInt>() != nullptr) return "int";
+  if (key.get_if<double>() != nullptr) return "float";
+  if (key.get_if<std::string>() != nullptr) return "str";
+  if (key.get_if<Bytes>() != nullptr) return "bytes";
+  if (key.get_if<Tuple>() != nullptr) return "tuple";
+  return "key";
+}
+
 }  // namespace cairn::torch_file

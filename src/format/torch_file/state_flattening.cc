@@ -2,6 +2,7 @@
 
 #include <cairn/seeded_hash.h>
 
+#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,8 +22,14 @@ using pickle::Graph;
 using pickle::Kind;
 using pickle::Node;
 
+// The steps of the flat names of one mapping, by the key's node: of the keys that are neither text nor small integers,
+// and of those whose text another key has.
+using KeyNames = std::unordered_map<std::uint64_t, std::string, SeededHash>;
+
 // Of an entry of the table of lists.
 constexpr std::uint64_t kListBytes = 48;
+// Of an entry of KeyNames, without the heap's share of the name.
+constexpr std::uint64_t kKeyNameBytes = sizeof(std::string) + 64;
 // Of a leaf as FlatEntry, as StateFile::Entry and in StateFile's table of names, without the heap's share of path and
 // name.
 constexpr std::uint64_t kLeafBytes = sizeof(FlatEntry) + 256;
@@ -89,40 +96,93 @@ class Flattening {
  private:
   Result<void> walk_mapping(Node node, const Mapping& mapping) {
     if (shape_ != nullptr) CAIRN_TRY(note_mapping(node, mapping));
-    if (mapping.argument) CAIRN_TRY(walk_dict(*mapping.argument));
-    if (mapping.pairs) CAIRN_TRY(walk_pairs(*mapping.pairs));
-    if (mapping.items) CAIRN_TRY(walk_dict(*mapping.items));
+    CAIRN_TRY_ASSIGN(const KeyNames names, names_of_keys(mapping));
+    return for_each_entry(mapping, [&](Node key, Node value) { return walk_entry(key, value, names); });
+  }
+
+  // Calls `visit(key, value)`, which returns Result<void>.
+  template <typename Visit>
+  Result<void> for_each_entry(const Mapping& mapping, const Visit& visit) const {
+    if (mapping.argument) CAIRN_TRY(for_each_item(*mapping.argument, visit));
+    if (mapping.pairs) CAIRN_TRY(for_each_pair(*mapping.pairs, visit));
+    if (mapping.items) CAIRN_TRY(for_each_item(*mapping.items, visit));
     return {};
   }
 
-  Result<void> walk_dict(Node dict) {
+  template <typename Visit>
+  Result<void> for_each_item(Node dict, const Visit& visit) const {
     std::optional<Node> key;
     for (const Node node : graph_.elements(dict)) {
       if (!key) {
         key = node;
         continue;
       }
-      CAIRN_TRY(walk_entry(*key, node));
+      CAIRN_TRY(visit(*key, node));
       key.reset();
     }
     return {};
   }
 
-  Result<void> walk_pairs(Node list) {
+  template <typename Visit>
+  Result<void> for_each_pair(Node list, const Visit& visit) const {
     for (const Node pair : graph_.elements(list)) {
       const bool is_row = graph_.is(pair, Kind::kList) || graph_.is(pair, Kind::kTuple);
       if (!is_row || graph_.elements(pair).size() != 2) {
         return Error(ErrorCode::kUnsupported, "an OrderedDict whose argument is no list of pairs")
             .actual(class_of(graph_, pair));
       }
-      CAIRN_TRY(walk_entry(*graph_.elements(pair).begin(), *++graph_.elements(pair).begin()));
+      CAIRN_TRY(visit(*graph_.elements(pair).begin(), *++graph_.elements(pair).begin()));
     }
     return {};
   }
 
-  Result<void> walk_entry(Node key, Node value) {
-    CAIRN_TRY_ASSIGN(std::string text, text_of_key(key));
-    path_.emplace_back(std::move(text));
+  // A key of text keeps its text. Any other key whose text is taken gets its type as a suffix: "1:int" beside '1'.
+  Result<KeyNames> names_of_keys(const Mapping& mapping) {
+    std::unordered_map<std::string_view, Node, SeededHash> taken;  // by name: the key
+    const auto take_text = [&](Node key, Node) -> Result<void> {
+      const std::optional<std::string_view> text = graph_.text_if(key);
+      if (!text || taken.emplace(*text, key).second) return {};
+      return found_twice(key);
+    };
+    CAIRN_TRY(for_each_entry(mapping, take_text));
+    KeyNames names;
+    std::deque<std::string> texts;  // `taken` refers to these
+    const auto name_key = [&](Node key, Node) -> Result<void> {
+      if (graph_.text_if(key)) return {};
+      CAIRN_TRY_ASSIGN(texts.emplace_back(), text_of_key(key));
+      bool has_twin = false;
+      while (true) {
+        const auto [place, is_new] = taken.try_emplace(texts.back(), key);
+        if (is_new) break;
+        has_twin = true;
+        const std::string_view type = key_type(graph_, key);
+        if (key_type(graph_, place->second) == type) return found_twice(key);
+        texts.emplace_back(texts.back()).append(":").append(type);
+      }
+      if (!has_twin && graph_.integer_if(key)) return {};
+      CAIRN_TRY(budget_.charge(kKeyNameBytes + heap_bytes(texts.back().size())));
+      names.emplace(key.bits(), texts.back());
+      return {};
+    };
+    CAIRN_TRY(for_each_entry(mapping, name_key));
+    return names;
+  }
+
+  // Python's dicts have each key once, except for NaN.
+  Error found_twice(Node key) {
+    const Result<Value> value = pickle::to_value(graph_, key, budget_);
+    return Error(ErrorCode::kUnsupported, "a dict of the state has two keys with one text and one type")
+        .key(fqn_of(path_))
+        .actual((value ? to_string(*value) : std::string("a key")) + ", twice");
+  }
+
+  Result<void> walk_entry(Node key, Node value, const KeyNames& names) {
+    if (const auto named = names.find(key.bits()); named != names.end()) {
+      path_.emplace_back(named->second);
+    } else {
+      CAIRN_TRY_ASSIGN(std::string text, text_of_key(key));
+      path_.emplace_back(std::move(text));
+    }
     if (shape_ != nullptr && !graph_.text_if(key)) CAIRN_TRY(note_key(key));
     CAIRN_TRY(walk(value));
     path_.pop_back();
