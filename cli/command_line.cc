@@ -78,8 +78,8 @@ CommandLine::CommandLine() : tool_("Looks at checkpoints of Cairn and of torch.d
       add_command_on_directory("status", "Saves in flight and dead saves: rank, progress, last heartbeat",
                                "the checkpoint, or the folder of checkpoints");
   status->add_flag("--json", arguments_.json, kForPrograms);
-  CLI::App* clean = add_command_on_directory(
-      "clean", "Removes the files of dead saves, and nothing else", "the checkpoint, or the folder of checkpoints");
+  CLI::App* clean = add_command_on_directory("clean", "Removes the files of dead saves, and nothing else",
+                                             "the checkpoint, or the folder of checkpoints");
   clean->get_option("directory")->type_name("ROOT");
   clean->add_flag("--dry-run", arguments_.dry_run, "change nothing, and print what would be removed");
   clean->add_flag("--json", arguments_.json, kForPrograms);

@@ -28,8 +28,8 @@ struct Arguments {
   std::vector<std::string> patterns = {};
   std::optional<std::size_t> depth = {};
   std::string shell = {};
-  std::string topic = {};  // of `help`: a command; empty: the tool
-  bool manual = false;     // whether `help` prints the manual page
+  std::string topic = {};             // of `help`: a command; empty: the tool
+  bool manual = false;                // whether `help` prints the manual page
   std::string bytes = {};             // of the state of `bench`, as the user writes sizes; empty: the default
   std::filesystem::path target = {};  // of `convert` and `reshard`
   ConversionOptions conversion = {};

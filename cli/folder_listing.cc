@@ -140,8 +140,9 @@ Entry entry_of(const ListedCheckpoint& listed, Outcome& outcome) {
   entry.time = time_of(is_model ? listed.directory : listed.directory / kMetadata);
   entry.is_newest = listed.is_newest;
   if (listed.state == ListedCheckpoint::State::kUnreadable) {
-    return unreadable(std::move(entry), Error(*listed.reason).while_doing(
-        "reading the checkpoint in '" + listed.directory.string() + "'"), outcome);
+    return unreadable(
+        std::move(entry),
+        Error(*listed.reason).while_doing("reading the checkpoint in '" + listed.directory.string() + "'"), outcome);
   }
   const Result<Checkpoint> checkpoint = open(listed.directory);
   if (!checkpoint) return unreadable(std::move(entry), checkpoint.error(), outcome);

@@ -40,7 +40,9 @@ std::string story_of(const SaveInFlight& save) {
   const bool is_failed = save.decision == SaveInFlight::Decision::kFailed;
   if (save.is_leftover) {
     return fmt::format("died{}: 'cairn clean {}' removes its files",
-                       is_committed ? " after its commit" : is_failed ? " after its failure" : "",
+                       is_committed ? " after its commit"
+                       : is_failed  ? " after its failure"
+                                    : "",
                        printable(save.directory.string()));
   }
   if (is_committed) return "committed, about to end";

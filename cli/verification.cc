@@ -146,8 +146,9 @@ Checked check(const std::filesystem::path& directory, bool follow_links) {
 std::string summary_of(const std::map<ExitCode, std::uint64_t>& counts, std::size_t total) {
   std::string text = counted(total, "checkpoint") + ":";
   for (const auto& [code, count] : counts) {
-    const std::string_view meaning =
-        code == ExitCode::kOk ? "ok" : code == ExitCode::kCheckFailed ? "with problems" : "not readable";
+    const std::string_view meaning = code == ExitCode::kOk            ? "ok"
+                                     : code == ExitCode::kCheckFailed ? "with problems"
+                                                                      : "not readable";
     text += fmt::format("{} {} {}", text.ends_with(':') ? "" : ",", count, meaning);
   }
   return text + "\n";

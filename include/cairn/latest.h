@@ -78,7 +78,7 @@ struct ListedCheckpoint {
 };
 
 struct ListingOptions {
-  std::optional<std::uint32_t> rank = {};     // as in LatestOptions
+  std::optional<std::uint32_t> rank = {};  // as in LatestOptions
   std::function<bool()> interrupted = {};  // as in LatestOptions
 };
 

@@ -282,9 +282,8 @@ void bind_checkpoint(nb::module_& module) {
   module.def("open", &open_checkpoint, nb::arg("directory"), nb::arg("metadata_name") = std::string(kMetadataName),
              nb::arg("purpose") = "");
   module.def("verify", &verify_directory);
-  module.def("matches_key", [](const nb::str& pattern, const nb::str& key) {
-    return matches_key(to_utf8(pattern), to_utf8(key));
-  });
+  module.def("matches_key",
+             [](const nb::str& pattern, const nb::str& key) { return matches_key(to_utf8(pattern), to_utf8(key)); });
   module.def(
       "metadata_name", [](std::optional<std::uint32_t> rank) { return metadata_name(rank); }, nb::arg("rank").none());
   module.def("pause_before_restart", [](unsigned restarts) {

@@ -23,9 +23,7 @@
 namespace cairn::python {
 namespace {
 
-nb::bytes bytes_of(const std::filesystem::path& path) {
-  return nb::bytes(path.native().data(), path.native().size());
-}
+nb::bytes bytes_of(const std::filesystem::path& path) { return nb::bytes(path.native().data(), path.native().size()); }
 
 // The directory or None, and the reasons of unusable checkpoints. `keywords`: collectives.
 nb::tuple latest_of(const nb::bytes& root, std::uint64_t wait_ms, std::optional<std::uint32_t> rank,

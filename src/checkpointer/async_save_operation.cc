@@ -81,7 +81,7 @@ struct AsyncSaveOperation::SharedState {
   std::atomic<std::uint64_t> bytes_written{0};  // 0 until the save has succeeded
   std::uint64_t file_bytes = 0;                 // of this rank's files
   std::optional<std::string> parts_warning;
-  std::optional<std::string> differences;       // the coordinator's warning about values that differ between the ranks
+  std::optional<std::string> differences;  // the coordinator's warning about values that differ between the ranks
   std::atomic<bool> is_staged{false};
   // For a staging that continues after run().
   SaveItems items;

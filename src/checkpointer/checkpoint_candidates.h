@@ -23,8 +23,8 @@ struct Candidate {
   };
 
   std::filesystem::path directory;
-  std::string metadata_name;  // empty: a safetensors model
-  double time = 0;             // of the metadata, or of the link in its place; seconds by the clock of the storage
+  std::string metadata_name;        // empty: a safetensors model
+  double time = 0;                  // of the metadata, or of the link in its place; seconds by the clock of the storage
   std::optional<Order> order = {};  // nullopt: a checkpoint of stock torch, or the order can't be read
   std::optional<Error> fault = {};  // the order can't be read
 

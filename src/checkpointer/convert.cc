@@ -106,9 +106,8 @@ Error advised(Error error) {
 namespace {
 
 bool is_file_target(const std::filesystem::path& target, const ConvertOptions& options) {
-  return options.to == CheckpointFormat::kTorchSave ||
-         (options.to == CheckpointFormat::kSafetensors &&
-          model_directory::has_model_suffix(target.filename().string()));
+  return options.to == CheckpointFormat::kTorchSave || (options.to == CheckpointFormat::kSafetensors &&
+                                                        model_directory::has_model_suffix(target.filename().string()));
 }
 
 // Of a target of one file that is a symbolic link: the file that the link names, which need not exist.

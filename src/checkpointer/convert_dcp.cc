@@ -24,10 +24,10 @@ using data_file::ItemSource;
 // The items of the target, and all that they refer to.
 struct Items {
   std::shared_ptr<const ConvertInput> input;
-  std::vector<Entry> entries;    // in the order of the plan's keys, and perhaps the shape
+  std::vector<Entry> entries;     // in the order of the plan's keys, and perhaps the shape
   std::vector<std::size_t> keys;  // by entry: the index of the key in the plan; of the shape: the number of keys
-  SaveItems serialized;          // points into `entries`
-  std::deque<TensorEntry> cuts;  // parts of tensors
+  SaveItems serialized;           // points into `entries`
+  std::deque<TensorEntry> cuts;   // parts of tensors
 };
 
 // The data files, with the sources and streams of their items.
@@ -69,8 +69,8 @@ Result<std::vector<SerializedTensor>> serialized_chunks(const ConvertInput& inpu
     CAIRN_TRY_ASSIGN(has_archive, is_serialized(input, tensor, chunk));
   }
   for (std::size_t chunk = 0; has_archive && chunk < tensor.chunk_count(); ++chunk) {
-    CAIRN_TRY_ASSIGN(std::string payload, input.source->checkpoint().read_chunk_payload(tensor.fqn, chunk,
-                                                                                       input.source->load_options()));
+    CAIRN_TRY_ASSIGN(std::string payload,
+                     input.source->checkpoint().read_chunk_payload(tensor.fqn, chunk, input.source->load_options()));
     chunks.push_back({std::move(payload), tensor.dtype, tensor.shape, tensor.requires_grad, tensor.chunk(chunk)});
   }
   return chunks;

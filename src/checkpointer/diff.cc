@@ -347,8 +347,7 @@ class Comparison {
     Result<ElementReader> b = b_.reader(*tensor_b);
     for (const Result<ElementReader>* side : {&a, &b}) {
       if (*side) continue;
-      const bool has_archives =
-          side->error().code() == ErrorCode::kUnsupported && tensor_a->boxes == tensor_b->boxes;
+      const bool has_archives = side->error().code() == ErrorCode::kUnsupported && tensor_a->boxes == tensor_b->boxes;
       if (!has_archives) open_error_ = side->error();
       return false;
     }

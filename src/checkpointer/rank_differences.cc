@@ -61,8 +61,7 @@ std::string encode_hashes(std::span<const ItemSource> items, std::span<const Wat
   return message;
 }
 
-Result<save_plan::DifferentKeys> compare_hashes(std::span<const ItemSource> items,
-                                                std::span<const WatchedItem> watched,
+Result<save_plan::DifferentKeys> compare_hashes(std::span<const ItemSource> items, std::span<const WatchedItem> watched,
                                                 std::span<const std::string> messages) {
   struct Own {
     std::uint64_t hash = 0;

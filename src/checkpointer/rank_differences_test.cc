@@ -70,12 +70,12 @@ class RankDifferences : public testing::Test {
     });
   }
   std::vector<Seen> save_at_once(std::vector<int> positions) {
-    return save_all(std::move(positions), [](std::size_t, const auto& directory, const StateDict& state,
-                                             const SaveOptions& options) {
-      const auto report = cairn::save(directory, state, options);
-      EXPECT_TRUE(report) << report.error().what();
-      return report->warnings;
-    });
+    return save_all(std::move(positions),
+                    [](std::size_t, const auto& directory, const StateDict& state, const SaveOptions& options) {
+                      const auto report = cairn::save(directory, state, options);
+                      EXPECT_TRUE(report) << report.error().what();
+                      return report->warnings;
+                    });
   }
 
   static void expect_warning(const std::vector<Seen>& seen) {

@@ -227,9 +227,8 @@ class Save {
     if (count.plan_id == 0) plan_.reset();
     bool differs = count.contents_differ;
     if (plan_ && !plan_->is_confirmed) {
-      CAIRN_TRY_ASSIGN(
-          const checkpointer::Confirmation confirmed,
-          checkpointer::confirm_plan(ranks_, *ticket_, plan_, items_.sources(), options_.record_paths));
+      CAIRN_TRY_ASSIGN(const checkpointer::Confirmation confirmed,
+                       checkpointer::confirm_plan(ranks_, *ticket_, plan_, items_.sources(), options_.record_paths));
       plan_ = confirmed.plan;
       differs = confirmed.contents_differ;
       if (plan_) checkpointer::keep_process_plan(plan_);
@@ -434,7 +433,7 @@ class Save {
   std::optional<commit::SaveTicket> ticket_;              // none for a model
   std::string assignment_;                                // of a new plan
   std::optional<std::string> differences_;  // the coordinator's warning about values that differ between the ranks
-  SaveWorker worker_;  // after items_: the worker may read the items until it is destroyed
+  SaveWorker worker_;                       // after items_: the worker may read the items until it is destroyed
   Coordinator coordinator_;
   std::optional<std::string> parts_warning_;
   bool has_written_ = false;  // the worker has a RankWriter, unless it gave up earlier

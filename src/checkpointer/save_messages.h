@@ -32,7 +32,7 @@ struct SaveAssignment {
   std::uint32_t file_count = 0;  // of the whole save
   bool has_all_items = false;    // the rank writes all of its items, and `items` is empty
   std::vector<AssignedItem> items;
-  std::vector<AssignedFile> files;  // of a model; a checkpoint's files follow from the items
+  std::vector<AssignedFile> files;     // of a model; a checkpoint's files follow from the items
   std::vector<std::uint32_t> watched;  // ascending: the items of StagedPlan::watched
 };
 std::string encode_assignment(const SaveAssignment& assignment);

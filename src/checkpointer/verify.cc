@@ -525,7 +525,7 @@ class Verifier {
   std::vector<Span> spans_;                               // archives of stock files, and records of torch.save files
   std::vector<SafetensorsRecord> safetensors_records_;
   std::vector<std::string> stale_;  // keys of tensors with another dtype in a file than in the metadata
-  std::mutex mutex_;  // guards the members below
+  std::mutex mutex_;                // guards the members below
   SpanWalk walk_{files_};
   std::optional<Span> next_;
   std::size_t next_of_spans_ = 0;

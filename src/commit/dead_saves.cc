@@ -68,13 +68,12 @@ Result<RemovedSaves> remove_dead_saves(storage::Storage& storage, Removal remova
   RemovalLog log(storage, removal);
   CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, log.lock());  // (2)
   CAIRN_TRY(log.sync(""));
-  const StorageClock clock = removal == Removal::kTry ? StorageClock::of_this_host()
-                                                      : StorageClock(storage, std::string(kCleanClockName));
+  const StorageClock clock =
+      removal == Removal::kTry ? StorageClock::of_this_host() : StorageClock(storage, std::string(kCleanClockName));
   for (const FoundSave& save : dead) {  // (3)
     std::vector<std::string> warnings;
-    const Result<void> ended = save.form == SaveForm::kModel
-                                   ? end_dead_model_save(log, save.save_id, clock, warnings)
-                                   : remove_dead_save(log, save.save_id, clock, warnings);
+    const Result<void> ended = save.form == SaveForm::kModel ? end_dead_model_save(log, save.save_id, clock, warnings)
+                                                             : remove_dead_save(log, save.save_id, clock, warnings);
     if (!ended) warnings.emplace_back(ended.error().what());
     std::vector<RemovedFile> files = log.take();
     const bool is_removed = removal == Removal::kTry ? !files.empty() : is_gone(storage, save);

@@ -2,8 +2,8 @@
 //
 // Strict: UTF-8 without byte order mark, no comments, no trailing commas, no lone surrogates, no more than
 // kJsonDepthMax nested values. allow_non_finite() is the only exception. The caller names the kind of each value, and
-// any other kind is an error. Time and memory are proportional to the text. Every error is kCorrupt and names the offset
-// in the file. One thread at a time; after an error the reader is not used again.
+// any other kind is an error. Time and memory are proportional to the text. Every error is kCorrupt and names the
+// offset in the file. One thread at a time; after an error the reader is not used again.
 #pragma once
 
 #include <cairn/result.h>
