@@ -28,7 +28,8 @@ struct CleanedSave {
 struct CleanReport {
   std::vector<CleanedSave> saves;
   std::uint64_t bytes = 0;  // of all saves
-  // Saves that only a different user may read, and that were therefore left; each text names save and directory.
+  // Directories that this user may not enter, and saves that only a different user may read, all of which were left;
+  // each text names directory and save.
   std::vector<std::string> warnings;
   // Why a dead save, or a file of it, could not be removed. Each error names its directory.
   std::vector<Error> problems;
@@ -42,9 +43,10 @@ struct CleanOptions {
 // Removes the dead saves in `root` and in the directories in `root`: saves of checkpoints and of models. A save is dead
 // if each of its processes has died, or, on another host, has given no sign of life for five minutes: the rule by which
 // a save cleans its own directory. Never removes a file that a checkpoint or a model needs, a file of a living save, a
-// committed checkpoint, a foreign file or a directory. A save that had committed before it died is completed: the files
-// of the checkpoint that it replaced go. Does not follow links in `root`. Safe beside running saves: the commits of a
-// directory with dead saves wait meanwhile. kNotFound if `root` is missing, kInvalidArgument if it is no directory.
+// committed checkpoint, a directory, or a foreign file outside of the dead save's private folder, which is Cairn's own.
+// A save that had committed before it died is completed: the files of the checkpoint that it replaced go. Does not
+// follow links in `root`. Safe beside running saves: the commits of a directory with dead saves wait meanwhile.
+// kNotFound if `root` is missing, kInvalidArgument if it is no directory.
 Result<CleanReport> clean(const std::filesystem::path& root, const CleanOptions& options = {});
 
 }  // namespace cairn

@@ -10,6 +10,7 @@
 import contextlib
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from cairn import _engine, arrays
 from cairn._directory.location import existing_directory
 from cairn._directory.opening import open_to_inspect, warn_of_damage
 from cairn._directory.restarts import restarting
+from cairn._settings.links import links_followed
 from cairn.checkpoint import Verify, check_verify, decoded
 from cairn.errors import Corrupt, Error, InvalidArgument, MissingKey, UnsafeContent, Unsupported
 
@@ -37,7 +39,7 @@ def read(
     *,
     tensors: arrays.Form | None = None,
     verify: Verify = "needed",
-    follow_links: bool = False,
+    follow_links: bool | None = None,
 ) -> dict[str, Any]:
     """Returns the state in a checkpoint, nested as the state was saved, without a state dict to fill.
 
@@ -69,7 +71,7 @@ def read(
                 return _read_torch_file(Path(place), patterns, verify)
             except (UnsafeContent, Unsupported):
                 pass  # the engine reads the values that torch's rules refuse
-        return _Source(place, form, {"verify": verify, "follow_links": follow_links}).read(patterns)
+        return _Source(place, form, {"verify": verify, "follow_links": links_followed(follow_links)}).read(patterns)
 
     return restarting(attempt)
 
@@ -110,7 +112,9 @@ class _Source:
         take: list[Callable[[], Any]] = []
         for index, leaf in enumerate(leaves):
             take.append(self._add(state, index, leaf.key))
-        self._checkpoint.load(state, **self._options)
+        _, _, texts = self._checkpoint.load(state, **self._options)
+        for text in texts:
+            warnings.warn(text, RuntimeWarning, stacklevel=5)
         for leaf, value in zip(leaves, take, strict=True):
             leaf.content = value()
         return tree.as_containers()
@@ -133,7 +137,7 @@ class _Source:
 
     def _add(self, state: _engine.StateDict, index: int, key: str) -> Callable[[], Any]:
         """Adds a key to the engine's state. Returns the function that gives the key's value after the load."""
-        tensor = self._catalog.tensor(key)
+        tensor = self._checkpoint.tensor(key)  # with the dtype in the files
         if tensor is None:
             state.add_serialized_value((key,), b"")
             return lambda: decoded(key, state.payload(index), self._form)

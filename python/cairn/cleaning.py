@@ -43,12 +43,14 @@ def clean(root: str | os.PathLike[str], *, dry_run: bool = False) -> CleanReport
 
     A save is dead if each of its processes has died, or, on another host, has given no sign of life for five minutes:
     the rule by which a save cleans its own directory. A file that a checkpoint or a model needs, a file of a living
-    save, a committed checkpoint, a foreign file and a directory are never removed. A save that had committed before it
-    died is completed: the files of the checkpoint that it replaced are removed. Links in `root` are not followed.
+    save, a committed checkpoint, a directory, and a foreign file outside of the private folder of a dead save are never
+    removed. A save that had committed before it died is completed: the files of the checkpoint that it replaced are
+    removed. Links in `root` are not followed.
 
     With `dry_run` nothing changes, and the report says what a call without it would remove. Raises NotFound if `root`
     does not exist, InvalidArgument if `root` is not a directory, and Unavailable if `root` can't be listed. A directory
-    that can't be cleaned is a problem of the report; the call goes on with the next directory.
+    that this user may not enter is a warning of the report, and a directory that can't be cleaned is a problem of the
+    report; the call goes on with the next directory.
     """
     saves, warnings, problems = _engine.clean(os.fsencode(existing_directory(root)), dry_run)
     cleaned = (CleanedSave(os.fsdecode(directory), save_id, tuple(files)) for directory, save_id, files in saves)

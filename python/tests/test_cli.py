@@ -311,7 +311,7 @@ def test_status_lists_a_dead_save(tmp_path: Path) -> None:
     program = "import os, sys; from cairn import _engine; "
     program += "claim = _engine.SaveClaim(os.fsencode(sys.argv[1]), overwrite=True, durable=True); os._exit(0)"
     subprocess.run([sys.executable, "-c", program, tmp_path], check=True)
-    assert "died: the next save removes it" in text_of("status", tmp_path)
+    assert f"died: 'cairn clean {tmp_path}' removes its files" in text_of("status", tmp_path)
     (save,) = json_of("status", tmp_path)["saves"]
     assert save["is_leftover"]
 

@@ -60,27 +60,35 @@ Result<std::optional<Candidate::Order>> order_in(const storage::Storage& storage
   return std::optional(Candidate::Order{record->job_start, record->save_number, record->is_copy()});
 }
 
+// ESTALE has the code kNotFound, since a load then starts again. Here nothing shows that the file is gone: a job must
+// not start from an older checkpoint.
+Error as_unavailable_if_stale(Error error) {
+  if (error.error_number() != ESTALE) return error;
+  return Error(ErrorCode::kUnavailable, error.what()).error_number(ESTALE);
+}
+
+bool is_absent(const Error& error) { return error.code() == ErrorCode::kNotFound && error.error_number() != ESTALE; }
+
 // Nullopt if the directory holds no metadata of this name.
 std::optional<Candidate> candidate_in(const fs::path& directory, const std::string& metadata_name) {
   Candidate candidate{directory, metadata_name};
   const auto unreadable = [&candidate](Error fault) -> std::optional<Candidate> {
-    candidate.fault = std::move(fault);
+    candidate.fault = as_unavailable_if_stale(std::move(fault));
     return candidate;
   };
   const auto storage = storage::open_directory(directory);
   if (!storage) {
-    const bool is_no_checkpoint =
-        storage.error().code() == ErrorCode::kNotFound || directory.filename() == kLostAndFound;
+    const bool is_no_checkpoint = is_absent(storage.error()) || directory.filename() == kLostAndFound;
     return is_no_checkpoint ? std::nullopt : unreadable(storage.error());
   }
   const Result<double> time = (*storage)->touched_at(metadata_name);
-  if (!time && time.error().code() == ErrorCode::kNotFound) return std::nullopt;
+  if (!time && is_absent(time.error())) return std::nullopt;
   if (!time) return unreadable(time.error());
   candidate.time = *time;
   Result<std::optional<Candidate::Order>> order = order_in(**storage, metadata_name);
   if (!order) {
     // A name that is still there is a link to a missing file.
-    const bool is_removed = order.error().code() == ErrorCode::kNotFound && !(*storage)->touched_at(metadata_name);
+    const bool is_removed = is_absent(order.error()) && !(*storage)->touched_at(metadata_name);
     return is_removed ? std::nullopt : unreadable(std::move(order).error().file(metadata_name));
   }
   candidate.order = *order;
@@ -159,13 +167,19 @@ Result<void> check_stock(std::unique_ptr<storage::Storage> storage, const std::s
   CAIRN_TRY_ASSIGN(const Checkpoint checkpoint, open_in(std::move(storage), metadata_name));
   const Catalog& catalog = checkpoint.catalog();
   std::vector<std::uint64_t> ends(catalog.files.size());
-  const auto note = [&ends](const ItemLocation& location) {
-    if (location.length == 0) return;
+  const auto note = [&ends](const std::string& fqn, const ItemLocation& location) -> Result<void> {
+    if (location.length == 0) return Error(ErrorCode::kCorrupt, "the metadata names no bytes for a key").key(fqn);
     const std::uint64_t end = location.offset + std::min(location.length, UINT64_MAX - location.offset);
     ends[location.file] = std::max(ends[location.file], end);
+    return {};
   };
-  for (const CatalogTensor& tensor : catalog.tensors) std::ranges::for_each(tensor.locations, note);
-  for (const CatalogValue& value : catalog.values) note(value.location);
+  for (const CatalogTensor& tensor : catalog.tensors) {
+    for (std::size_t i = 0; i < tensor.chunk_count(); ++i) {
+      const bool has_bytes = tensor.locations[i].length != 0 || tensor.chunk(i).element_count() != 0;
+      if (has_bytes) CAIRN_TRY(note(tensor.fqn, tensor.locations[i]));
+    }
+  }
+  for (const CatalogValue& value : catalog.values) CAIRN_TRY(note(value.fqn, value.location));
   for (std::size_t i = 0; i < ends.size(); ++i) {
     CAIRN_TRY_ASSIGN(const auto opened, checkpoint.impl().storage->open(catalog.files[i], true));
     if (opened->size() < ends[i]) return too_short(catalog.files[i], ends[i], opened->size(), "at least ");
@@ -241,8 +255,8 @@ std::optional<Error> fault_of(const Candidate& candidate) {
     Result<void> checked = check_once(candidate);
     if (checked) return std::nullopt;
     if (tries == kTriesMax || time_of(candidate) == before) {
-      return candidate.is_model() ? std::move(checked).error()
-                                  : std::move(checked).error().file(candidate.metadata_name);
+      Error fault = as_unavailable_if_stale(std::move(checked).error());
+      return candidate.is_model() ? std::move(fault) : std::move(fault).file(candidate.metadata_name);
     }
   }
 }

@@ -42,9 +42,13 @@ void clean_directory(const fs::path& directory, bool dry_run, CleanReport& repor
   };
   const Result<std::unique_ptr<storage::Storage>> storage = storage::open_directory(directory);
   if (!storage) {
-    // Removed meanwhile, or of a different user, who alone may save into it.
-    const bool is_closed = storage.error().code() == ErrorCode::kNotFound || storage.error().error_number() == EACCES;
-    if (!is_closed) report.problems.push_back(explain(storage.error()));
+    const int number = storage.error().error_number();
+    if (storage.error().code() == ErrorCode::kNotFound && number != ESTALE) return;  // removed meanwhile
+    if (number == EACCES) {
+      report.warnings.push_back("'" + directory.string() + "' can't be entered by this user, and was left");
+    } else {
+      report.problems.push_back(explain(storage.error()));
+    }
     return;
   }
   Result<commit::RemovedSaves> removed =

@@ -243,8 +243,8 @@ Result<void> refuse_twins(const NestedShape& shape) {
 Result<std::shared_ptr<const ConvertInput>> open_input(const std::filesystem::path& from, const ConvertOptions& options,
                                                        const std::shared_ptr<storage::OperationWatch>& operations) {
   CAIRN_TRY_ASSIGN(Checkpoint checkpoint, open_with(watched_directories(operations), from));
-  take_recorded_dtypes(checkpoint.impl(), options.follow_links,
-                       [&](std::string_view key) { return is_selected(options, key); });
+  CAIRN_TRY(take_recorded_dtypes(checkpoint.impl(), options.follow_links,
+                                 [&](std::string_view key) { return is_selected(options, key); }));
   auto input = std::make_shared<ConvertInput>();
   input->source = std::make_shared<ConvertSource>(std::move(checkpoint), options);
   input->allow_pickle = options.allow_pickle;

@@ -488,7 +488,7 @@ Result<DiffReport> diff_watched(const std::filesystem::path& path_a, const std::
                                                [key](const std::string& pattern) { return matches_key(pattern, key); });
   };
   for (const Checkpoint* checkpoint : {&checkpoint_a, &checkpoint_b}) {
-    checkpointer::take_recorded_dtypes(checkpoint->impl(), options.follow_links, is_compared);
+    CAIRN_TRY(checkpointer::take_recorded_dtypes(checkpoint->impl(), options.follow_links, is_compared));
   }
   CAIRN_TRY_ASSIGN(Catalog outline_a, checkpoint_a.outline());
   CAIRN_TRY_ASSIGN(Catalog outline_b, checkpoint_b.outline());

@@ -77,7 +77,8 @@ Result<std::optional<KeyEntry>> Checkpoint::entry(std::string_view fqn) const {
   CAIRN_TRY_ASSIGN(const checkpointer::WantedEntries entries, checkpointer::WantedEntries::of_key(*impl_, fqn));
   if (const CatalogTensor* tensor = entries.tensor(fqn)) {
     CatalogTensor found = *tensor;
-    found.dtype = checkpointer::recorded_dtype(*impl_, found, false).value_or(found.dtype);
+    CAIRN_TRY_ASSIGN(const std::optional<DType> recorded, checkpointer::recorded_dtype(*impl_, found, false));
+    found.dtype = recorded.value_or(found.dtype);
     return std::optional<KeyEntry>(std::move(found));
   }
   if (const CatalogValue* value = entries.value(fqn)) return std::optional<KeyEntry>(*value);

@@ -166,9 +166,10 @@ Result<void> check_numbers(const std::vector<std::string>& names) {
     group.numbers.insert(numbered->number);
   }
   for (const auto& [key, group] : groups) {
-    if (group.numbers.size() >= group.first.count) continue;
-    std::uint32_t missing = *group.numbers.begin() == 0 ? 0 : 1;  // some programs count from 0
+    const std::uint32_t first = *group.numbers.begin() == 0 ? 0 : 1;  // some programs count from 0
+    std::uint32_t missing = first;
     for (const std::uint32_t number : group.numbers) missing += number == missing ? 1 : 0;
+    if (missing - first >= group.first.count) continue;
     std::string digits = std::to_string(missing);
     digits.insert(0, group.first.digits.size() - std::min(group.first.digits.size(), digits.size()), '0');
     return Error(ErrorCode::kCorrupt,

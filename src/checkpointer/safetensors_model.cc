@@ -243,6 +243,7 @@ Result<std::vector<OpenedFile>> one_set(std::vector<OpenedFile> files) {
   if (of_set == files.end()) {
     CAIRN_TRY(check_single_model(files));
     std::vector<std::string> names;
+    names.reserve(files.size());
     for (const OpenedFile& file : files) names.push_back(file.name);
     CAIRN_TRY(model_directory::check_numbers(names));
     return files;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <memory>
 #include <utility>
 
@@ -17,8 +18,8 @@
 namespace cairn::commit {
 namespace {
 
-// Exists only while the storage's clock is read, under the lock.
-constexpr std::string_view kCleanClockName = ".cairn-clock";
+// Inside the private folder of the dead save; exists only while the storage's clock is read, under the lock.
+constexpr std::string_view kCleanClockName = "clock";
 
 struct FoundSave {
   SaveId save_id;
@@ -42,7 +43,10 @@ Result<std::vector<FoundSave>> find_dead(storage::Storage& storage, RemovedSaves
     const Result<void> joined = storage.join_folder(file.name);
     if (!joined && joined.error().code() == ErrorCode::kNotFound) continue;  // the save has ended
     if (!joined) {
-      removed.of_other_users.push_back(save->save_id);
+      const bool is_of_other_user =
+          joined.error().code() == ErrorCode::kUnsafe || joined.error().error_number() == EACCES;
+      if (is_of_other_user) removed.of_other_users.push_back(save->save_id);
+      if (!is_of_other_user) removed.problems.emplace_back(joined.error().what());
       continue;
     }
     const Result<bool> run_out = lease_has_run_out(storage, file.name, StorageClock::of_this_host());
@@ -55,8 +59,9 @@ Result<std::vector<FoundSave>> find_dead(storage::Storage& storage, RemovedSaves
   return dead;
 }
 
-bool is_gone(const storage::Storage& storage, const FoundSave& save) {
-  return !storage.touched_at(folder_of(save.save_id, save.form));
+bool is_gone(const storage::Storage& storage, const std::string& folder) {
+  const Result<double> touched_at = storage.touched_at(folder);
+  return !touched_at && touched_at.error().code() == ErrorCode::kNotFound;
 }
 
 }  // namespace
@@ -68,16 +73,18 @@ Result<RemovedSaves> remove_dead_saves(storage::Storage& storage, Removal remova
   RemovalLog log(storage, removal);
   CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, log.lock());  // (2)
   CAIRN_TRY(log.sync(""));
-  const StorageClock clock =
-      removal == Removal::kTry ? StorageClock::of_this_host() : StorageClock(storage, std::string(kCleanClockName));
   for (const FoundSave& save : dead) {  // (3)
+    const std::string folder = folder_of(save.save_id, save.form);
+    const StorageClock clock = removal == Removal::kTry
+                                   ? StorageClock::of_this_host()
+                                   : StorageClock(storage, folder + "/" + std::string(kCleanClockName));
     std::vector<std::string> warnings;
     const Result<void> ended = save.form == SaveForm::kModel ? end_dead_model_save(log, save.save_id, clock, warnings)
                                                              : remove_dead_save(log, save.save_id, clock, warnings);
     if (!ended) warnings.emplace_back(ended.error().what());
     std::vector<RemovedFile> files = log.take();
-    const bool is_removed = removal == Removal::kTry ? !files.empty() : is_gone(storage, save);
-    if (is_removed || !files.empty()) removed.saves.push_back({save.save_id, std::move(files)});
+    const bool is_removed = removal == Removal::kTry ? !files.empty() : is_gone(storage, folder);
+    if (is_removed) removed.saves.push_back({save.save_id, std::move(files)});
     std::move(warnings.begin(), warnings.end(), std::back_inserter(removed.problems));
   }
   return removed;

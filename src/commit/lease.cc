@@ -1,5 +1,6 @@
 #include "commit/lease.h"
 
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -81,6 +82,10 @@ void beat(std::stop_token stop, storage::Storage& storage, const std::string& na
 Result<bool> has_run_out(const storage::Storage& storage, const std::string& name, std::string_view if_missing,
                          const StorageClock& clock) {
   const Result<std::optional<LeaseHolder>> holder = read_lease(storage, name);
+  if (!holder && holder.error().error_number() == ESTALE) {
+    // Only a missing lease has no heartbeat. A server that has lost track of the file says nothing about the process.
+    return Error(ErrorCode::kUnavailable, holder.error().what()).error_number(ESTALE);
+  }
   if (!holder && holder.error().code() != ErrorCode::kNotFound) return holder.error();
   if (holder && *holder) {
     const os::ProcessIdentity::State state = (*holder)->process.state();

@@ -108,20 +108,23 @@ class Cleaner {
     // Nothing in another user's folder is trusted. The folder is left to the other user's next save.
     if (!storage_.join_folder(folder)) return;
     const Result<bool> dead = lease_has_run_out(storage_, folder, clock_);
+    if (!dead && dead.error().code() != ErrorCode::kNotFound) warnings_.emplace_back(dead.error().what());
     if (!dead || !*dead) {
       // Succeeds only for an empty folder: the owner has died, or will make the folder again.
       (void)storage_.remove_folder(folder);
       return;
     }
-    const std::vector<std::string> replaced = read_replaced_list(storage_, folder);
+    const std::vector<std::string> replaced = replaced_and_unchanged(folder);
     std::vector<std::string> its_files;
     for (const storage::ListedFile& file : files) {
       const bool candidate = file.is_regular && file.name.ends_with(kDataFileSuffix) && !needed_.contains(file.name);
       if (candidate && belongs_to(storage_, file.name, save_id)) its_files.push_back(file.name);
     }
-    // An uncommitted save's sealed metadata goes first: if the saver was only paused, its commit then fails.
-    if (!its_files.empty()) remove_private_folder(storage_, folder, warnings_, Keep::kLease);
     const std::size_t failures = warnings_.size();
+    // An uncommitted save's sealed metadata goes first: if the saver was only paused, its commit then fails. While the
+    // sealed metadata is left, a paused saver can commit, and needs its data files.
+    if (!its_files.empty()) remove_private_folder(storage_, folder, warnings_, Keep::kLease);
+    if (warnings_.size() != failures) return;
     remove(replaced);
     remove(its_files);
     // While a file of the save is left, the lease tells a later save whose file it is.
@@ -151,6 +154,18 @@ class Cleaner {
   std::vector<std::string> take_warnings() && { return std::move(warnings_); }
 
  private:
+  // The files of the dead save's list. Stock torch uses a name again: a file that was written after the list is of
+  // another save.
+  std::vector<std::string> replaced_and_unchanged(const std::string& folder) const {
+    std::vector<std::string> names = read_replaced_list(storage_, folder);
+    const Result<double> listed_at = storage_.touched_at(folder + std::string(kReplacedName));
+    std::erase_if(names, [&](const std::string& name) {
+      const Result<double> written_at = storage_.touched_at(name);
+      return !listed_at || !written_at || *written_at > *listed_at;
+    });
+    return names;
+  }
+
   bool is_old(const std::string& name) const {
     const Result<double> touched_at = storage_.touched_at(name);
     const Result<double> now = clock_.now();
@@ -288,13 +303,14 @@ void remove_private_folder(storage::Storage& storage, std::string_view folder, s
       return;
     }
     // The lease is removed last: while the folder has files, the lease names their save.
+    const std::size_t failures = warnings.size();
     const auto remove = [&](const storage::ListedFile& file) {
       warn_if_failed(storage.remove(std::string(folder) + "/" + file.name), warnings);
     };
     for (const storage::ListedFile& file : *files) {
       if (file.name != kLeaseName) remove(file);
     }
-    if (keep == Keep::kLease) return;
+    if (keep == Keep::kLease || warnings.size() != failures) return;
     for (const storage::ListedFile& file : *files) {
       if (file.name == kLeaseName) remove(file);
     }

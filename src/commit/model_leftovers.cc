@@ -165,14 +165,17 @@ class DeadSave {
 
   // The sealed index goes first: if the saver was only paused, its commit then fails.
   Result<void> undo(const ModelInPlace& model) {
+    const std::size_t failures = warnings_.size();
     remove_private_folder(storage_, folder_, warnings_, Keep::kLease);
+    if (warnings_.size() != failures) return {};  // a paused saver can commit, and needs its files
     for (const std::string& name : names_) {
       const bool is_needed = std::any_of(model.index.index.files.begin(), model.index.index.files.end(),
                                          [&name](const auto& named) { return named.second == name; });
       if (is_needed || !is_model_file_name(name)) continue;
       if (auto removed = storage_.remove(name); !removed) warnings_.emplace_back(removed.error().what());
     }
-    remove_private_folder(storage_, folder_, warnings_);
+    // While a file of the save is left, the lease tells a later save whose file it is.
+    if (warnings_.size() == failures) remove_private_folder(storage_, folder_, warnings_);
     return {};
   }
 
@@ -283,6 +286,9 @@ Result<void> end_dead_of(storage::Storage& storage, const std::vector<SaveId>& s
       continue;
     }
     const Result<bool> dead = lease_has_run_out(storage, folder, clock);
+    if (!dead && dead.error().code() != ErrorCode::kNotFound) {
+      warnings.push_back(not_cleaned_up(save, dead.error()));
+    }
     if (!dead || !*dead) {
       (void)storage.remove_folder(folder);  // succeeds only for an empty folder
       continue;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <variant>
 
 #include "core/checksum.h"
 #include "core/little_endian.h"
@@ -123,7 +124,11 @@ class Comparison {
 }  // namespace
 
 std::optional<std::uint32_t> content_digest(const ItemSource& item) {
-  return item.tensor != nullptr ? digest_of_tensor(*item.tensor) : std::optional(digest_of_bytes(item.bytes));
+  if (item.tensor != nullptr) return digest_of_tensor(*item.tensor);
+  // The archive of a tensor that only torch can read, or of a chunk of such a tensor, which is a rank's own.
+  const auto* archive = std::get_if<SerializedTensor>(&item.entry->content);
+  if (archive != nullptr && (archive->chunk || item.bytes.size() > kComparedTensorBytesMax)) return std::nullopt;
+  return digest_of_bytes(item.bytes);
 }
 
 bool is_watched(const ItemSource& item) {

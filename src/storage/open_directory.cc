@@ -27,13 +27,17 @@ bool may_lead_to_directory(const fs::path& path) {
   const auto opened = open_directory(path);
   if (opened) return true;
   const int error = opened.error().error_number();
-  return opened.error().code() != ErrorCode::kNotFound && error != ENOTDIR && error != ELOOP;
+  const bool is_absent = opened.error().code() == ErrorCode::kNotFound && error != ESTALE;
+  return !is_absent && error != ENOTDIR && error != ELOOP;
 }
 
 }  // namespace
 
 Result<std::optional<std::vector<fs::path>>> directories_in(const fs::path& root) {
   const Result<std::unique_ptr<Storage>> storage = open_directory(root);
+  if (!storage && storage.error().error_number() == ESTALE) {  // nothing shows that the root is gone
+    return Error(ErrorCode::kUnavailable, storage.error().what()).error_number(ESTALE);
+  }
   if (!storage && storage.error().code() == ErrorCode::kNotFound) return std::optional<std::vector<fs::path>>();
   if (!storage && storage.error().error_number() == ENOTDIR) {
     return Error(ErrorCode::kInvalidArgument, "the root of the checkpoints is not a directory").file(root.string());

@@ -51,11 +51,12 @@ def find_modules() -> None:
 def has_torch() -> bool:
     """Returns whether torch is installed, without an import of torch."""
     if "torch" in sys.modules:
-        return True
+        return sys.modules["torch"] is not None  # None: an import of torch is blocked
     try:
-        specs = (finder.find_spec("torch", None) for finder in sys.meta_path)
+        finders = (finder for finder in sys.meta_path if hasattr(finder, "find_spec"))
+        specs = (finder.find_spec("torch", None) for finder in finders)
         return any(spec is not None and spec.origin is not None for spec in specs)
-    except ModuleNotFoundError:
+    except ImportError:
         return False
 
 

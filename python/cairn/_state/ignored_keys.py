@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from cairn import _engine
+from cairn._state.per_rank import PerRank
 from cairn._state.values import level_of_the_caller
 from cairn.warnings import IgnoredKeysWarning
 
@@ -84,6 +85,8 @@ def _empty_places(state_dict: Mapping[Any, Any]) -> list[str]:
         place, container = waiting.pop()
         items = enumerate(container) if isinstance(container, list) else container.items()
         for key, value in items:
+            if isinstance(value, PerRank) and not value:  # the load keeps the rank's value
+                continue
             if isinstance(value, torch.Tensor) or not isinstance(value, Mapping | list):
                 continue
             if value:

@@ -278,9 +278,7 @@ class TensorTarget:
                     continue
                 parts = self._parts.pop(entry, [])
                 with _as_unsupported(key, target):
-                    if parts and sum(part.source.numel() for part in parts) == target.numel():
-                        _fill_parts(target.detach(), parts)
-                    else:
+                    if not _are_filled(target.detach(), parts):
                         _fill_parts(local, parts)
                         target.detach().copy_(local)
             for entry, parts in self._parts.items():
@@ -326,6 +324,22 @@ def _minus(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
 def _fill_parts(target: torch.Tensor, parts: list[_Part]) -> None:
     for first, source in parts:
         part_of(target, first, source.shape).copy_(source)
+
+
+def _are_filled(target: torch.Tensor, parts: list[_Part]) -> bool:
+    """Fills a target from the parts of saved archives, and keeps their exact form. Returns False if the parts do not
+    cover the target, or if its class gives copies of the parts, and no views."""
+    if sum(part.source.numel() for part in parts) != target.numel() or not parts:
+        return False
+    _fill_parts(target, parts)
+    if len(parts) == 1:  # the whole target
+        return True
+    views = [part_of(target, first, source.shape) for first, source in parts]
+    return all(torch.equal(_elements(view), _elements(part.source)) for view, part in zip(views, parts, strict=True))
+
+
+def _elements(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor)
 
 
 @contextlib.contextmanager

@@ -4,10 +4,11 @@ import logging
 import os
 import re
 import time
+import traceback
 from pathlib import Path
 
 _log = logging.getLogger("cairn")
-_STEP = re.compile(r"(?:^|\D)(\d{1,18})$")  # the number at the end of a directory's name
+_STEP = re.compile(r"(?:^|\D)(\d{1,18})(?:\D*)$")  # the last number in a directory's name, as for `checkpoints`
 
 
 class Stopwatch:
@@ -24,6 +25,13 @@ class Stopwatch:
         """
         if rank != 0 or not _log.isEnabledFor(logging.INFO):
             return
+        try:
+            self._log(place, size, ranks)
+        except Exception:  # a filter of the caller must not fail a call that has done its work
+            if logging.raiseExceptions:
+                traceback.print_exc()
+
+    def _log(self, place: str | bytes | os.PathLike[str], size: int | None, ranks: int) -> None:
         seconds = time.monotonic() - self._started
         directory = os.fsdecode(place)
         step = _STEP.search(Path(directory).name)
