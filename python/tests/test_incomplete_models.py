@@ -48,6 +48,10 @@ def write_index(model: Path, weight_map: dict[str, str], name: str = "model.safe
     ("names", "missing"),
     [
         (["model-00001-of-00002.safetensors"], "model-00002-of-00002.safetensors"),
+        (
+            ["model-00001-of-00002.safetensors", "model-00003-of-00002.safetensors"],
+            "model-00002-of-00002.safetensors",
+        ),
         (["model-00002-of-00003.safetensors", "model-00003-of-00003.safetensors"], "model-00001-of-00003.safetensors"),
         (["weights-0-of-3.safetensors", "weights-2-of-3.safetensors"], "weights-1-of-3.safetensors"),
         (["model-00001-of-00002.fp16.safetensors", "other.safetensors"], "model-00002-of-00002.fp16.safetensors"),

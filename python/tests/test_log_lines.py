@@ -52,6 +52,21 @@ def test_each_save_and_load_is_a_line(tmp_path: Path, caplog: pytest.LogCaptureF
     assert {record.levelno for record in caplog.records} == {logging.INFO}
 
 
+def test_a_filter_that_raises_fails_no_save(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(record: logging.LogRecord) -> bool:
+        raise RuntimeError("a fault of the caller's filter")
+
+    log = logging.getLogger("cairn")
+    log.addFilter(refuse)
+    try:
+        with caplog.at_level(logging.INFO, "cairn"):
+            cairn.save({"step": 1}, checkpoint_id=tmp_path / "1")
+            cairn.async_save({"step": 2}, checkpoint_id=tmp_path / "2").result()
+    finally:
+        log.removeFilter(refuse)
+    assert cairn.latest(tmp_path) == str(tmp_path / "2")
+
+
 def lines_of_rank(directory: Path) -> list[str]:
     lines: list[str] = []
     handler = logging.Handler()

@@ -108,7 +108,9 @@ def load_and_report(directory: Path, rule: Any, planner: Any = None) -> str:
     state = blank_of(dist.get_rank(), rule)
     before = copy.deepcopy(state)
     try:
-        cairn.load(state, checkpoint_id=directory, planner=planner)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", cairn.IgnoredKeysWarning)
+            cairn.load(state, checkpoint_id=directory, planner=planner)
     except cairn.MissingKey as error:
         return str(error)
     assert state["step"] == 7

@@ -10,6 +10,7 @@ import stock
 import torch
 from same import assert_same
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 
 import cairn
 
@@ -67,6 +68,35 @@ def test_a_load_reports_the_conversion_from_the_dtype_in_the_file(cast: Path) ->
         with pytest.raises(RuntimeWarning, match="another dtype"):
             cairn.load(blank(torch.bfloat16), checkpoint_id=cast)  # no conversion
         cairn.load({"i": torch.zeros(3).long()}, checkpoint_id=cast)
+
+
+def test_read_goes_by_the_files(cast: Path) -> None:
+    with pytest.warns(RuntimeWarning, match="2 tensors have another dtype in the files"):
+        state = cairn.read(cast)
+    assert_same(state, {**halves(STATE), **WHOLE})
+
+
+@pytest.mark.parametrize("second", [torch.tensor([1.5, 2.5]), torch.tensor([1 + 2j, 3]), torch.tensor([True, False])])
+def test_chunks_of_dtypes_that_do_not_fit_together_are_refused(second: torch.Tensor, checkpoint: Path) -> None:
+    first = torch.tensor([2**30 + 1, 5], dtype=torch.int32)
+    stock.save({"a": first, "b": second}, checkpoint)
+    metadata = stock.metadata_of(checkpoint)
+    both = metadata.state_dict_metadata["a"]
+    both.size = torch.Size([4])  # type: ignore[union-attr]
+    both.chunks.append(ChunkStorageMetadata(torch.Size([2]), torch.Size([2])))  # type: ignore[union-attr]
+    places = {index.fqn: place for index, place in metadata.storage_data.items()}
+    metadata.storage_data = {MetadataIndex("a", torch.Size([at])): places[key] for at, key in ((0, "a"), (2, "b"))}
+    del metadata.state_dict_metadata["b"]
+    stock.rewrite_metadata(checkpoint, metadata)
+    for call in (
+        lambda: cairn.convert(checkpoint, checkpoint.with_suffix(".pt"), to="torch"),
+        lambda: cairn.diff(checkpoint, checkpoint),
+        lambda: cairn.read(checkpoint),
+        lambda: cairn.open(checkpoint)["a"],
+    ):
+        with pytest.raises(cairn.Corrupt, match="chunks of a tensor have different dtypes") as caught:
+            call()
+        assert caught.value.key == "a"
 
 
 def test_open_goes_by_the_files(cast: Path) -> None:
