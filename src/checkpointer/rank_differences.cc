@@ -43,6 +43,9 @@ std::uint64_t hash_of(const ItemSource& item, std::uint64_t salt) {
   return mixed_number(salt + (digest ? std::uint64_t{1} << 32 | *digest : 0));
 }
 
+// Whether the key is that of a cairn.PerRank: a key of one rank would end the comparison of its part.
+bool is_of_one_rank(std::string_view fqn) { return fqn.find(".__rank_") != std::string_view::npos; }
+
 std::size_t part_of(const Entry& entry, std::size_t count) {
   const std::string* const name = entry.path.empty() ? nullptr : std::get_if<std::string>(&entry.path.front());
   const std::string_view fqn = entry.fqn;
@@ -164,6 +167,7 @@ void forget_differences() {
 ContentParts::ContentParts(std::span<const ItemSource> items) {
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (!save_plan::content_digest(items[i]) || !save_plan::is_watched(items[i])) continue;
+    if (is_of_one_rank(items[i].entry->fqn)) continue;
     Part& part = parts_[part_of(*items[i].entry, parts_.size())];
     const WatchedItem item{static_cast<std::uint32_t>(i), salt_of(items[i])};
     part.keys += mixed_number(item.salt);

@@ -151,5 +151,17 @@ TEST_F(RankDifferences, OfPartsThatAllRanksHaveAreFound) {
   }
 }
 
+TEST_F(RankDifferences, BesideAValueOfOneRankAreFound) {
+  std::vector<StateDict> states(2);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    const std::string own = "__rank_" + std::to_string(rank);
+    ASSERT_TRUE(states[rank].add_value(Path{"app", "rng", own}, Value(7)));
+    ASSERT_TRUE(states[rank].add_value(Path{"app", "step"}, Value(static_cast<int>(rank))));
+  }
+  const auto commons = commons_of(states);
+  EXPECT_TRUE(commons[0].differs && commons[1].differs);
+  EXPECT_EQ(commons[0].watched.size(), 1u);
+}
+
 }  // namespace
 }  // namespace cairn::checkpointer
