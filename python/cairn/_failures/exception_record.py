@@ -44,6 +44,7 @@ _CLASSES: dict[str, frozenset[str]] = {
             "Unavailable",
             "UnsafeContent",
             "Unsupported",
+            "UnusableDirectory",
         }
     ),
     "cairn.filesystem": frozenset({"MissingCheckpointId"}),
