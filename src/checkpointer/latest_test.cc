@@ -250,18 +250,18 @@ TEST_F(Latest, ListsAllCheckpointsInItsOrder) {
   ASSERT_TRUE(save_model(root_ / "model-7", 1));
   const auto listed = checkpoints(root_);
   ASSERT_TRUE(listed) << listed.error().what();
-  using State = ListedCheckpoint::State;
   std::vector<std::string> names;
-  std::vector<State> states;
+  std::vector<ListedCheckpoint::State> states;
   for (const ListedCheckpoint& entry : *listed) {
     names.push_back(entry.directory.filename().string());
     states.push_back(entry.state);
     EXPECT_EQ(entry.is_newest, names.back() == "step-2");
-    EXPECT_EQ(entry.reason.has_value(), entry.state != State::kComplete);
+    EXPECT_EQ(entry.reason.has_value(), entry.state != ListedCheckpoint::State::kComplete);
   }
   EXPECT_EQ(names, (std::vector<std::string>{"step-4", "step-3", "step-2", "step-1", "stock", "model-7"}));
-  EXPECT_EQ(states, (std::vector{State::kUnreadable, State::kIncomplete, State::kComplete, State::kComplete,
-                                 State::kComplete, State::kComplete}));
+  constexpr auto kComplete = ListedCheckpoint::State::kComplete;
+  EXPECT_EQ(states, (std::vector{ListedCheckpoint::State::kUnreadable, ListedCheckpoint::State::kIncomplete, kComplete,
+                                 kComplete, kComplete, kComplete}));
   EXPECT_EQ((*listed)[0].step, 4u);
   EXPECT_EQ((*listed)[4].step, std::nullopt);
   EXPECT_EQ((*listed)[5].format, CheckpointFormat::kSafetensors);
