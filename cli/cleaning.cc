@@ -51,9 +51,7 @@ std::string json_of(const CleanReport& report, bool dry_run) {
     json.end_object();
   }
   json.end_array();
-  json.key("warnings").begin_array();
-  for (const std::string& warning : report.warnings) json.text(warning);
-  json.end_array();
+  json.key("warnings").texts(report.warnings);
   json.key("problems").begin_array();
   for (const Error& problem : report.problems) json.text(problem.what());
   json.end_array();

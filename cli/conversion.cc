@@ -135,12 +135,6 @@ std::string text_of(const ConvertReport& report, const std::filesystem::path& ta
   return text;
 }
 
-void write_texts(JsonWriter& json, const std::vector<std::string>& texts) {
-  json.begin_array();
-  for (const std::string& text : texts) json.text(text);
-  json.end_array();
-}
-
 std::string json_of(const ConvertReport& report, const std::filesystem::path& target, CheckpointFormat to) {
   JsonWriter json;
   json.begin_object();
@@ -148,8 +142,7 @@ std::string json_of(const ConvertReport& report, const std::filesystem::path& ta
   json.key("from").text(name_of(report.from));
   json.key("to").text(name_of(to));
   json.key("directory").text(report.directory.string());
-  json.key("files");
-  write_texts(json, report.files);
+  json.key("files").texts(report.files);
   json.key("tensors").number(report.tensors);
   json.key("values").number(report.values);
   json.key("tensor_bytes").number(report.tensor_bytes);
@@ -166,14 +159,12 @@ std::string json_of(const ConvertReport& report, const std::filesystem::path& ta
   json.key("tied").begin_array();
   for (const TiedTensors& tied : report.tied) {
     json.begin_object();
-    json.key("keys");
-    write_texts(json, tied.keys);
+    json.key("keys").texts(tied.keys);
     json.key("stay_tied").boolean(tied.stay_tied);
     json.end_object();
   }
   json.end_array();
-  json.key("warnings");
-  write_texts(json, report.warnings);
+  json.key("warnings").texts(report.warnings);
   json.end_object();
   return std::move(json).take();
 }

@@ -65,6 +65,12 @@ void JsonWriter::text_or_null(const std::optional<std::string>& text) {
   }
 }
 
+void JsonWriter::texts(std::span<const std::string> texts) {
+  begin_array();
+  for (const std::string& text : texts) this->text(text);
+  end_array();
+}
+
 std::string JsonWriter::drain() { return std::exchange(json_, std::string()); }
 
 std::string JsonWriter::take() && {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -30,6 +31,7 @@ class JsonWriter {
   void number(double number);
   void boolean(bool flag);
   void null();
+  void texts(std::span<const std::string> texts);  // an array
   // Writes the text, or null if the text is missing.
   void text_or_null(const std::optional<std::string>& text);
   // Writes the number, or null if the number is missing.

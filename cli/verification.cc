@@ -91,9 +91,7 @@ void write_report(JsonWriter& json, const VerifyReport& report, const std::strin
     json.end_object();
   }
   json.end_array();
-  json.key("warnings").begin_array();
-  for (const std::string& warning : report.warnings) json.text(warning);
-  json.end_array();
+  json.key("warnings").texts(report.warnings);
   json.key("problems").begin_array();
   for (const Error& problem : report.problems) write_problem(json, problem);
   json.end_array();

@@ -46,4 +46,17 @@ auto without_lock(Options& options, const nb::kwargs& keywords, Work&& work) {
       .unwrap(std::move(result));  // raises with the exception of the failed call as cause
 }
 
+// As above, of a call without collectives. The error of `work` is no note of the exception of a signal handler.
+template <typename Options, typename Work>
+auto without_lock(Options& options, Work&& work) {
+  Interrupt interrupt;
+  options.interrupted = interrupt.poll();
+  auto result = [&] {
+    const nb::gil_scoped_release released;
+    return work();
+  }();
+  interrupt.rethrow();
+  return unwrap(std::move(result));
+}
+
 }  // namespace cairn::python

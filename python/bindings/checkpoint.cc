@@ -218,15 +218,8 @@ SharedCatalog catalog_of_checkpoint(std::shared_ptr<Checkpoint> checkpoint) {
 nb::dict verify_directory(const nb::bytes& directory, std::size_t thread_count, bool follow_links,
                           const nb::tuple& deadlines) {
   const std::filesystem::path path = to_filesystem_path(directory);
-  Interrupt interrupt;
-  const VerifyOptions options{thread_count, follow_links, deadlines_of(deadlines), interrupt.poll()};
-  std::optional<Result<VerifyReport>> verified;
-  {
-    const nb::gil_scoped_release released;
-    verified.emplace(verify(path, options));
-  }
-  interrupt.rethrow();
-  const VerifyReport report = unwrap(std::move(*verified));
+  VerifyOptions options{thread_count, follow_links, deadlines_of(deadlines), {}};
+  const VerifyReport report = without_lock(options, [&] { return verify(path, options); });
   nb::list problems;
   for (const Error& problem : report.problems) problems.append(exception_of(problem));
   nb::dict result;

@@ -11,8 +11,6 @@
 
 #include "bound.h"
 #include "call_options.h"
-#include "errors.h"
-#include "interrupt.h"
 #include "text.h"
 
 namespace cairn::python {
@@ -54,21 +52,13 @@ nb::tuple diff_directories(const std::pair<nb::bytes, nb::bytes>& directories,
                            const nb::kwargs& keywords) {
   const std::filesystem::path a = to_filesystem_path(directories.first);
   const std::filesystem::path b = to_filesystem_path(directories.second);
-  Interrupt interrupt;
   DiffOptions options{.tolerance = tolerance.first,
                       .ignore_dtype = tolerance.second,
                       .thread_count = nb::cast<std::size_t>(keywords["thread_count"]),
                       .follow_links = nb::cast<bool>(keywords["follow_links"]),
-                      .deadlines = deadlines_of(keywords["deadlines"]),
-                      .interrupted = interrupt.poll()};
+                      .deadlines = deadlines_of(keywords["deadlines"])};
   for (const nb::handle key : keys) options.keys.push_back(to_utf8(key));
-  std::optional<Result<DiffReport>> compared;
-  {
-    const nb::gil_scoped_release released;
-    compared.emplace(diff(a, b, options));
-  }
-  interrupt.rethrow();
-  const DiffReport report = unwrap(std::move(*compared));
+  const DiffReport report = without_lock(options, [&] { return diff(a, b, options); });
   return nb::make_tuple(differences_of(report.differences), differences_of(report.tolerated), report.tensors,
                         report.values, report.bytes_compared);
 }

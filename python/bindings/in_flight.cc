@@ -17,7 +17,6 @@
 #include "bound.h"
 #include "call_options.h"
 #include "errors.h"
-#include "interrupt.h"
 #include "text.h"
 
 namespace cairn::python {
@@ -51,16 +50,9 @@ const char* text_of(ListedCheckpoint::State state) {
 
 nb::list checkpoints_below(const nb::bytes& root, std::optional<std::uint32_t> rank) {
   const std::filesystem::path path = to_filesystem_path(root);
-  Interrupt interrupt;
-  const ListingOptions options{rank, interrupt.poll()};
-  std::optional<Result<std::vector<ListedCheckpoint>>> found;
-  {
-    const nb::gil_scoped_release released;
-    found.emplace(checkpoints(path, options));
-  }
-  interrupt.rethrow();
+  ListingOptions options{rank, {}};
   nb::list listed;
-  for (const ListedCheckpoint& entry : unwrap(std::move(*found))) {
+  for (const ListedCheckpoint& entry : without_lock(options, [&] { return checkpoints(path, options); })) {
     const nb::object reason = entry.reason ? nb::object(to_str(entry.reason->what())) : nb::none();
     listed.append(nb::make_tuple(bytes_of(entry.directory), entry.step, text_of(entry.state), reason, entry.is_newest,
                                  to_str(name_of(entry.format))));
@@ -71,15 +63,8 @@ nb::list checkpoints_below(const nb::bytes& root, std::optional<std::uint32_t> r
 // The saves, each with its directory, id and files; the warnings; and the problems as exceptions.
 nb::tuple clean_below(const nb::bytes& root, bool dry_run) {
   const std::filesystem::path path = to_filesystem_path(root);
-  Interrupt interrupt;
-  const CleanOptions options{dry_run, interrupt.poll()};
-  std::optional<Result<CleanReport>> cleaned;
-  {
-    const nb::gil_scoped_release released;
-    cleaned.emplace(clean(path, options));
-  }
-  interrupt.rethrow();
-  const CleanReport report = unwrap(std::move(*cleaned));
+  CleanOptions options{dry_run, {}};
+  const CleanReport report = without_lock(options, [&] { return clean(path, options); });
   nb::list saves;
   for (const CleanedSave& save : report.saves) {
     nb::list files;

@@ -1,11 +1,12 @@
 """The C++ library as `cmake --install` leaves it, in a folder to which the installation was moved: found by
 find_package, with the writer process, and with MPI where the machine has MPI."""
 
-import os
+import functools
 import shutil
 import subprocess
 from pathlib import Path
 
+import commands
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,18 +69,7 @@ int save_and_load(const char* directory) try {
 """
 
 
-def run(*command: str | Path, cwd: Path, **variables: str) -> str:
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env={**os.environ, **variables},
-    )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
-    return done.stdout
+run = functools.partial(commands.run, timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +104,7 @@ def test_a_program_of_another_project_saves_with_the_writer_process(prefix: Path
         assert lost.returncode == 1
         assert str(writer) in lost.stdout
         assert "CAIRN_WRITER" in lost.stdout
-        assert run(direct, tmp_path / "named", cwd=tmp_path, CAIRN_WRITER=str(elsewhere)).strip() == "1 2.5 7"
+        assert run(direct, tmp_path / "named", cwd=tmp_path, env={"CAIRN_WRITER": str(elsewhere)}).strip() == "1 2.5 7"
         shutil.copy(elsewhere, direct.with_name("cairn-writer"))
         assert run(direct, tmp_path / "beside", cwd=tmp_path).strip() == "1 2.5 7"
     finally:
@@ -132,5 +122,5 @@ def test_the_ranks_of_mpi_save_together(prefix: Path, tmp_path: Path) -> None:
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
         "OMPI_MCA_rmaps_base_oversubscribe": "1",
     }
-    output = run("mpiexec", "-n", "3", "./ranks", "checkpoint", cwd=tmp_path, **settings)
+    output = run("mpiexec", "-n", "3", "./ranks", "checkpoint", cwd=tmp_path, env=settings)
     assert output.strip() == "all calls work"

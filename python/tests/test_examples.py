@@ -1,5 +1,6 @@
 """The examples run as their first lines describe."""
 
+import functools
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 import stock
 import torch
@@ -23,10 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 
 
-def run(*command: str | Path) -> str:
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+run = functools.partial(commands.run, timeout=120)
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,6 @@
 """Objects that declare their chunks by the methods of torch's ``_Checkpointable``: the declaration wins over placements
 and type. A save goes by the write items, and a load by the chunk list."""
 
-import functools
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,47 +8,18 @@ import pytest
 import stock
 import torch
 import torch.distributed as dist
+from both_libraries import LIBRARIES, CallersLoadPlanner, CallersSavePlanner, mesh, quietly
 from ranks import Gang
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._shards_wrapper import LocalShardsWrapper
 from torch.distributed.tensor.placement_types import _StridedShard
 
 import cairn
 
-LIBRARIES = {"cairn": cairn, "torch": stock.dcp}
 ROW = torch.arange(8.0) + 1
 TABLE = torch.arange(12.0).reshape(6, 2) + 1
-
-
-class CallersSavePlanner(DefaultSavePlanner):
-    """A planner with a hook of its own: torch's driver plans."""
-
-    def create_local_plan(self) -> Any:
-        return super().create_local_plan()
-
-
-class CallersLoadPlanner(DefaultLoadPlanner):
-    """A planner with a hook of its own: torch's driver plans."""
-
-    def create_local_plan(self) -> Any:
-        return super().create_local_plan()
-
-
-@functools.cache
-def mesh() -> DeviceMesh:
-    return DeviceMesh("cpu", list(range(dist.get_world_size())))
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """A block in which stock's warnings are no errors."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def write_item(fqn: str, chunk: ChunkStorageMetadata, tensor: torch.Tensor, size: torch.Size) -> WriteItem:

@@ -9,25 +9,13 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from commands import run
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = (ROOT / "include/cairn/version.h").read_text().split('kVersion = "')[1].split('"')[0]
 OFFLINE = os.environ.get("CAIRN_OFFLINE") == "1"
 
 pytestmark = pytest.mark.slow
-
-
-def run(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **(env or {})},
-    )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
-    return done.stdout
 
 
 @pytest.fixture(scope="module")

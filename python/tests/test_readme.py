@@ -8,11 +8,11 @@ import json
 import os
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from commands import run
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -75,12 +75,6 @@ def blocks(language: str, page: str) -> list[str]:
 def block(language: str, page: str) -> str:
     (only,) = blocks(language, page)
     return only
-
-
-def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def job(folder: Path, steps: int, *parts: str) -> str:

@@ -1,10 +1,7 @@
 """DTensors over tensor subclasses without elements of their own (float8 weights, 8-bit optimizer states): saved as by
 stock DCP, and filled from the same class, from plain tensors and from shards."""
 
-import functools
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,46 +9,17 @@ import pytest
 import stock
 import torch
 import torch.distributed as dist
+from both_libraries import LIBRARIES, CallersLoadPlanner, CallersSavePlanner, mesh, quietly
 from cairn.format_utils import dcp_to_torch_save
 from ranks import Gang
 from same import bits
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from wrapper_tensors import Codes, UnregisteredWeight, Weight, content_of
 
 import cairn
 
-LIBRARIES = {"cairn": cairn, "torch": stock.dcp}
 TABLE = torch.arange(8.0 * 6).reshape(8, 6) + 1
 MAKERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"weight": Weight, "codes": Codes.of}
-
-
-class CallersSavePlanner(DefaultSavePlanner):
-    """A planner with a hook of its own: torch's driver plans."""
-
-    def create_local_plan(self) -> Any:
-        return super().create_local_plan()
-
-
-class CallersLoadPlanner(DefaultLoadPlanner):
-    """A planner with a hook of its own: torch's driver plans."""
-
-    def create_local_plan(self) -> Any:
-        return super().create_local_plan()
-
-
-@functools.cache
-def mesh() -> DeviceMesh:
-    return DeviceMesh("cpu", list(range(dist.get_world_size())))
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """A block in which stock's warnings are no errors."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def my_rows(table: torch.Tensor) -> torch.Tensor:

@@ -20,6 +20,7 @@
 #include "core/checksum.h"
 #include "format/manifest/commit_record.h"
 #include "storage/open_directory.h"
+#include "storage/staleness.h"
 
 namespace cairn::checkpointer {
 namespace {
@@ -60,35 +61,26 @@ Result<std::optional<Candidate::Order>> order_in(const storage::Storage& storage
   return std::optional(Candidate::Order{record->job_start, record->save_number, record->is_copy()});
 }
 
-// ESTALE has the code kNotFound, since a load then starts again. Here nothing shows that the file is gone: a job must
-// not start from an older checkpoint.
-Error as_unavailable_if_stale(Error error) {
-  if (error.error_number() != ESTALE) return error;
-  return Error(ErrorCode::kUnavailable, error.what()).error_number(ESTALE);
-}
-
-bool is_absent(const Error& error) { return error.code() == ErrorCode::kNotFound && error.error_number() != ESTALE; }
-
 // Nullopt if the directory holds no metadata of this name.
 std::optional<Candidate> candidate_in(const fs::path& directory, const std::string& metadata_name) {
   Candidate candidate{directory, metadata_name};
   const auto unreadable = [&candidate](Error fault) -> std::optional<Candidate> {
-    candidate.fault = as_unavailable_if_stale(std::move(fault));
+    candidate.fault = storage::unavailable_if_stale(std::move(fault));  // a job must not start from an older one
     return candidate;
   };
   const auto storage = storage::open_directory(directory);
   if (!storage) {
-    const bool is_no_checkpoint = is_absent(storage.error()) || directory.filename() == kLostAndFound;
+    const bool is_no_checkpoint = storage::is_absent(storage.error()) || directory.filename() == kLostAndFound;
     return is_no_checkpoint ? std::nullopt : unreadable(storage.error());
   }
   const Result<double> time = (*storage)->touched_at(metadata_name);
-  if (!time && is_absent(time.error())) return std::nullopt;
+  if (!time && storage::is_absent(time.error())) return std::nullopt;
   if (!time) return unreadable(time.error());
   candidate.time = *time;
   Result<std::optional<Candidate::Order>> order = order_in(**storage, metadata_name);
   if (!order) {
     // A name that is still there is a link to a missing file.
-    const bool is_removed = is_absent(order.error()) && !(*storage)->touched_at(metadata_name);
+    const bool is_removed = storage::is_absent(order.error()) && !(*storage)->touched_at(metadata_name);
     return is_removed ? std::nullopt : unreadable(std::move(order).error().file(metadata_name));
   }
   candidate.order = *order;
@@ -255,7 +247,7 @@ std::optional<Error> fault_of(const Candidate& candidate) {
     Result<void> checked = check_once(candidate);
     if (checked) return std::nullopt;
     if (tries == kTriesMax || time_of(candidate) == before) {
-      Error fault = as_unavailable_if_stale(std::move(checked).error());
+      Error fault = storage::unavailable_if_stale(std::move(checked).error());
       return candidate.is_model() ? std::move(fault) : std::move(fault).file(candidate.metadata_name);
     }
   }

@@ -10,6 +10,7 @@
 #include "checkpointer/checkpoint_directories.h"
 #include "commit/dead_saves.h"
 #include "storage/open_directory.h"
+#include "storage/staleness.h"
 
 namespace cairn {
 namespace {
@@ -42,9 +43,8 @@ void clean_directory(const fs::path& directory, bool dry_run, CleanReport& repor
   };
   const Result<std::unique_ptr<storage::Storage>> storage = storage::open_directory(directory);
   if (!storage) {
-    const int number = storage.error().error_number();
-    if (storage.error().code() == ErrorCode::kNotFound && number != ESTALE) return;  // removed meanwhile
-    if (number == EACCES) {
+    if (storage::is_absent(storage.error())) return;  // removed meanwhile
+    if (storage.error().error_number() == EACCES) {
       report.warnings.push_back("'" + directory.string() + "' can't be entered by this user, and was left");
     } else {
       report.problems.push_back(explain(storage.error()));

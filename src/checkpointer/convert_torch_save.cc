@@ -166,9 +166,7 @@ class StateWriter final : public pickle::TensorWriter {
 
   // The identity of the tensor's object in the source; 0 for a tensor that the conversion changes.
   std::uint64_t object_of(const ConvertKey& key) const {
-    if (file_ == nullptr || key.dtype != key.tensor->dtype) return 0;
-    const StateFile::Entry* const entry = file_->find(key.tensor->fqn);
-    return entry != nullptr && !file_->has_attributes(*entry) ? StateFile::object_of(*entry) : 0;
+    return key.dtype == key.tensor->dtype ? input_.source->object_of(*key.tensor) : 0;
   }
 
   // Stands for the tensor of a key in the nested state; write_tensor() recognises it by its address.

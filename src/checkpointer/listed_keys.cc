@@ -5,11 +5,13 @@
 namespace cairn::checkpointer {
 
 std::string listed_keys(const std::vector<std::string>& keys) {
+  return listed_keys(std::span(keys).first(std::min(keys.size(), kListedKeysMax)), keys.size());
+}
+
+std::string listed_keys(std::span<const std::string> named, std::size_t count) {
   std::string text;
-  for (std::size_t i = 0; i < std::min(keys.size(), kListedKeysMax); ++i) {
-    text += (text.empty() ? "'" : ", '") + keys[i] + "'";
-  }
-  if (keys.size() > kListedKeysMax) text += " and " + std::to_string(keys.size() - kListedKeysMax) + " more";
+  for (const std::string& key : named) text += (text.empty() ? "'" : ", '") + key + "'";
+  if (count > named.size()) text += " and " + std::to_string(count - named.size()) + " more";
   return text;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -10,5 +11,7 @@ namespace cairn::checkpointer {
 inline constexpr std::size_t kListedKeysMax = 8;  // further keys are only counted
 
 std::string listed_keys(const std::vector<std::string>& keys);
+// Of `count` keys, of which only the first are named.
+std::string listed_keys(std::span<const std::string> named, std::size_t count);
 
 }  // namespace cairn::checkpointer

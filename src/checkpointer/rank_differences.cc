@@ -7,6 +7,7 @@
 #include <utility>
 #include <variant>
 
+#include "checkpointer/listed_keys.h"
 #include "core/attempt.h"
 #include "core/mixed_number.h"
 #include "core/sip_hash.h"
@@ -38,9 +39,12 @@ std::uint64_t salt_of(const ItemSource& item) {
 
 // Of an item and its key. An item that is not compared has the hash of its key alone: its tensor has moved to a device
 // since the plan.
-std::uint64_t hash_of(const ItemSource& item, std::uint64_t salt) {
-  const std::optional<std::uint32_t> digest = save_plan::content_digest(item);
+std::uint64_t hash_of(std::optional<std::uint32_t> digest, std::uint64_t salt) {
   return mixed_number(salt + (digest ? std::uint64_t{1} << 32 | *digest : 0));
+}
+
+std::uint64_t hash_of(const ItemSource& item, std::uint64_t salt) {
+  return hash_of(save_plan::content_digest(item), salt);
 }
 
 // Whether the key is that of a cairn.PerRank: a key of one rank would end the comparison of its part.
@@ -90,11 +94,7 @@ Result<save_plan::DifferentKeys> compare_hashes(std::span<const ItemSource> item
 
 std::optional<std::string> warning_of(const save_plan::DifferentKeys& different) {
   if (different.count == 0) return std::nullopt;
-  std::string keys;
-  for (const std::string& key : different.named) keys += (keys.empty() ? "'" : ", '") + key + "'";
-  const std::size_t rest = different.count - different.named.size();
-  if (rest != 0) keys += " and " + std::to_string(rest) + " more";
-  return "the ranks have different values under " + keys +
+  return "the ranks have different values under " + listed_keys(different.named, different.count) +
          ", and the checkpoint keeps one rank's value of each. Wrap a value that belongs to its rank in "
          "cairn.PerRank(value), or give all ranks the same value (docs/guide/per-rank-values.md). Warned once per job";
 }
@@ -166,12 +166,13 @@ void forget_differences() {
 
 ContentParts::ContentParts(std::span<const ItemSource> items) {
   for (std::size_t i = 0; i < items.size(); ++i) {
-    if (!save_plan::content_digest(items[i]) || !save_plan::is_watched(items[i])) continue;
-    if (is_of_one_rank(items[i].entry->fqn)) continue;
+    if (!save_plan::is_watched(items[i]) || is_of_one_rank(items[i].entry->fqn)) continue;
+    const std::optional<std::uint32_t> digest = save_plan::content_digest(items[i]);
+    if (!digest) continue;
     Part& part = parts_[part_of(*items[i].entry, parts_.size())];
     const WatchedItem item{static_cast<std::uint32_t>(i), salt_of(items[i])};
     part.keys += mixed_number(item.salt);
-    part.content += hash_of(items[i], item.salt);
+    part.content += hash_of(digest, item.salt);
     part.items.push_back(item);
   }
 }

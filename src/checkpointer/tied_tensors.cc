@@ -53,10 +53,7 @@ void add_range(const StoredTensor& stored, const ByteRange& of, RangesByRecord& 
 
 // The object of a tensor that the plan does not change; 0 otherwise.
 std::uint64_t object_of(const ConvertKey& key, const ConvertSource& source) {
-  const torch_file::StateFile* const file = source.torch_file();
-  if (file == nullptr || key.dtype != key.tensor->dtype) return 0;
-  const torch_file::StateFile::Entry* const entry = file->find(key.tensor->fqn);
-  return entry != nullptr && !file->has_attributes(*entry) ? torch_file::StateFile::object_of(*entry) : 0;
+  return key.dtype == key.tensor->dtype ? source.object_of(*key.tensor) : 0;
 }
 
 bool is_one_object(const std::vector<ByteRange>& group) {

@@ -6,7 +6,6 @@
 #include "commit/dead_saves.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <memory>
 #include <utility>
@@ -17,9 +16,6 @@
 
 namespace cairn::commit {
 namespace {
-
-// Inside the private folder of the dead save; exists only while the storage's clock is read, under the lock.
-constexpr std::string_view kCleanClockName = "clock";
 
 struct FoundSave {
   SaveId save_id;
@@ -75,9 +71,8 @@ Result<RemovedSaves> remove_dead_saves(storage::Storage& storage, Removal remova
   CAIRN_TRY(log.sync(""));
   for (const FoundSave& save : dead) {  // (3)
     const std::string folder = folder_of(save.save_id, save.form);
-    const StorageClock clock = removal == Removal::kTry
-                                   ? StorageClock::of_this_host()
-                                   : StorageClock(storage, folder + "/" + std::string(kCleanClockName));
+    const StorageClock clock =
+        removal == Removal::kTry ? StorageClock::of_this_host() : StorageClock::in_folder(storage, folder);
     std::vector<std::string> warnings;
     const Result<void> ended = save.form == SaveForm::kModel ? end_dead_model_save(log, save.save_id, clock, warnings)
                                                              : remove_dead_save(log, save.save_id, clock, warnings);

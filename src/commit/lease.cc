@@ -1,6 +1,5 @@
 #include "commit/lease.h"
 
-#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -10,6 +9,7 @@
 
 #include "core/whole_number.h"
 #include "os/start_thread.h"
+#include "storage/staleness.h"
 
 namespace cairn::commit {
 namespace {
@@ -82,11 +82,8 @@ void beat(std::stop_token stop, storage::Storage& storage, const std::string& na
 Result<bool> has_run_out(const storage::Storage& storage, const std::string& name, std::string_view if_missing,
                          const StorageClock& clock) {
   const Result<std::optional<LeaseHolder>> holder = read_lease(storage, name);
-  if (!holder && holder.error().error_number() == ESTALE) {
-    // Only a missing lease has no heartbeat. A server that has lost track of the file says nothing about the process.
-    return Error(ErrorCode::kUnavailable, holder.error().what()).error_number(ESTALE);
-  }
-  if (!holder && holder.error().code() != ErrorCode::kNotFound) return holder.error();
+  // Only a missing lease has no heartbeat. A server that has lost track of the file says nothing about the process.
+  if (!holder && !storage::is_absent(holder.error())) return storage::unavailable_if_stale(holder.error());
   if (holder && *holder) {
     const os::ProcessIdentity::State state = (*holder)->process.state();
     if (state != os::ProcessIdentity::State::kElsewhere) return state == os::ProcessIdentity::State::kDead;

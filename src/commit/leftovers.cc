@@ -26,8 +26,6 @@ namespace {
 using FileNames = std::unordered_set<std::string, SeededHash>;
 
 constexpr std::string_view kReplacedName = "/replaced";
-// A file that exists only while the storage's clock is read.
-constexpr std::string_view kClockName = "clock";
 // A rank that joins a save while the save is being given up may leave a mark or a lease in a folder that was empty a
 // moment ago. Each rank does so at most twice: the limit suffices except for very many ranks, and a later save removes
 // the rest.
@@ -289,7 +287,7 @@ Result<void> clean_up_after(storage::Storage& storage, const SaveId& save_id) {
   if (!lock) return {};
   CAIRN_TRY(storage.sync());
   std::vector<std::string> ignored;
-  const StorageClock clock(storage, folder_of(save_id) + "/" + std::string(kClockName));
+  const auto clock = StorageClock::in_folder(storage, folder_of(save_id));
   (void)remove_dead_save(storage, save_id, clock, ignored);
   return {};
 }

@@ -18,6 +18,10 @@ class StorageClock {
   // The storage's clock: now() touches `own_file`, a file of this process, and reads the modification time. If
   // `own_file` does not exist, now() creates the file and removes the file again.
   StorageClock(storage::Storage& storage, std::string own_file) : storage_(&storage), own_file_(std::move(own_file)) {}
+  // For a caller whose process has no file in the private folder: now() makes a file there.
+  static StorageClock in_folder(storage::Storage& storage, const std::string& folder) {
+    return {storage, folder + "/clock"};
+  }
   // The clock of the host, for callers without permission to change the directory.
   static StorageClock of_this_host() { return {}; }
 

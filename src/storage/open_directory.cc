@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "storage/posix/posix_storage.h"
+#include "storage/staleness.h"
 
 namespace cairn::storage {
 
@@ -27,22 +28,18 @@ bool may_lead_to_directory(const fs::path& path) {
   const auto opened = open_directory(path);
   if (opened) return true;
   const int error = opened.error().error_number();
-  const bool is_absent = opened.error().code() == ErrorCode::kNotFound && error != ESTALE;
-  return !is_absent && error != ENOTDIR && error != ELOOP;
+  return !is_absent(opened.error()) && error != ENOTDIR && error != ELOOP;
 }
 
 }  // namespace
 
 Result<std::optional<std::vector<fs::path>>> directories_in(const fs::path& root) {
   const Result<std::unique_ptr<Storage>> storage = open_directory(root);
-  if (!storage && storage.error().error_number() == ESTALE) {  // nothing shows that the root is gone
-    return Error(ErrorCode::kUnavailable, storage.error().what()).error_number(ESTALE);
-  }
-  if (!storage && storage.error().code() == ErrorCode::kNotFound) return std::optional<std::vector<fs::path>>();
+  if (!storage && is_absent(storage.error())) return std::optional<std::vector<fs::path>>();
   if (!storage && storage.error().error_number() == ENOTDIR) {
     return Error(ErrorCode::kInvalidArgument, "the root of the checkpoints is not a directory").file(root.string());
   }
-  if (!storage) return storage.error();
+  if (!storage) return unavailable_if_stale(storage.error());
   Result<std::vector<ListedFile>> files = (*storage)->list();
   if (!files) return std::move(files).error().while_doing("listing the checkpoints in '" + root.string() + "'");
   std::vector<fs::path> found;

@@ -14,6 +14,8 @@ import torch
 from cairn import _engine
 from cairn._state.dtypes import DTYPES, dtype_name
 from cairn._state.flattening import Path, flatten
+from cairn._state.local_shard import CHUNK_LIST
+from cairn._state.saved_keys import saved_keys
 from cairn._state.tensors import is_sharded
 from cairn.errors import Unsupported
 
@@ -75,17 +77,15 @@ def _only_in_checkpoint(key: str, state: dict[str, Any], checkpoint: _engine.Che
     present = {leaf.fqn for leaf in flatten({key: state})}
     paths: dict[str, Path] | None = None
     saved = []
-    stream = checkpoint.key_stream()
-    while summaries := stream.next():
-        for fqn, code, shape in summaries:
-            if not fqn.startswith(f"{key}.") or fqn in present:
-                continue
-            place: Path = tuple(fqn.removeprefix(f"{key}.").split("."))
-            if place[0] != _STATE or len(place) != 3:  # only the recorded path tells a list from a name with a dot
-                paths = _engine.catalog_of(checkpoint).paths() if paths is None else paths
-                recorded = paths.get(fqn, ())
-                place = recorded[1:] if recorded[:1] == (key,) and len(recorded) > 1 else place
-            saved.append(_Saved(fqn, place, code, shape))
+    for fqn, code, shape in saved_keys(checkpoint):
+        if not fqn.startswith(f"{key}.") or fqn in present:
+            continue
+        place: Path = tuple(fqn.removeprefix(f"{key}.").split("."))
+        if place[0] != _STATE or len(place) != 3:  # only the recorded path tells a list from a name with a dot
+            paths = _engine.catalog_of(checkpoint).paths() if paths is None else paths
+            recorded = paths.get(fqn, ())
+            place = recorded[1:] if recorded[:1] == (key,) and len(recorded) > 1 else place
+        saved.append(_Saved(fqn, place, code, shape))
     return sorted(saved, key=lambda entry: [(type(step) is str, step) for step in entry.place])
 
 
@@ -118,7 +118,7 @@ def _target(saved: _Saved, parameters: Mapping[int, torch.Tensor]) -> torch.Tens
 
 
 def _is_distributed(parameter: torch.Tensor) -> bool:
-    return hasattr(parameter, "__create_chunk_list__") or is_sharded(parameter)
+    return hasattr(parameter, CHUNK_LIST) or is_sharded(parameter)
 
 
 def _like(parameter: torch.Tensor, saved: _Saved) -> torch.Tensor:

@@ -97,7 +97,7 @@ class TransformedItems:
             raise InvalidArgument(
                 f"size mismatch for '{key}'", key=key, expected=str(tuple(target.shape)), actual=str(tuple(saved.shape))
             )
-        check_memory(_engine.PlainTensors({}, ()), key, target)
+        check_memory(key, target)
         self._items.conversions += dtype_change(key, code, target.dtype, bool(self._options.get("allow_cast")))
         fill(target, saved)
         planner.commit_tensor(item, target)

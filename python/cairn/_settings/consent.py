@@ -4,18 +4,13 @@ A call's own ``allow_pickle`` decides; None takes the setting of ``cairn.install
 setting the environment variable ``CAIRN_ALLOW_PICKLE``.
 """
 
-import os
-
 from cairn._process import part
-from cairn._settings.installation import Installation
+from cairn._settings.installation import Installation, permitted
 
 
 def pickle_allowed(allow_pickle: bool | None) -> bool:
     """Returns whether code may run in a call with argument `allow_pickle`."""
-    if allow_pickle is not None:
-        return allow_pickle
-    installed = part(Installation).allow_pickle
-    return os.environ.get("CAIRN_ALLOW_PICKLE") == "1" if installed is None else installed
+    return permitted(allow_pickle, "allow_pickle", "CAIRN_ALLOW_PICKLE")
 
 
 def line_that_allows() -> str:

@@ -1,9 +1,10 @@
 """Installation: whether ``cairn.install`` is in force in this process, and the arguments that it was given."""
 
+import os
 import threading
 from typing import TYPE_CHECKING
 
-from cairn._process import ProcessPart
+from cairn._process import ProcessPart, part
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
@@ -33,3 +34,12 @@ class Installation(ProcessPart):
         self.is_installed = False
         self.allow_pickle = self.allow_cast = self.follow_links = self.async_checkpointer_type = None
         self.earlier_references = set()
+
+
+def permitted(argument: bool | None, setting: str, variable: str) -> bool:
+    """Returns a permission of a call: the call's own `argument`; for None the attribute `setting` of the installation;
+    for None there, whether the environment variable is 1."""
+    if argument is not None:
+        return argument
+    installed: bool | None = getattr(part(Installation), setting)
+    return os.environ.get(variable) == "1" if installed is None else installed

@@ -4,15 +4,9 @@ A call's own ``follow_links`` decides; None takes the setting of ``cairn.install
 setting the environment variable ``CAIRN_FOLLOW_LINKS``: programs that call DCP's functions have no argument for it.
 """
 
-import os
-
-from cairn._process import part
-from cairn._settings.installation import Installation
+from cairn._settings.installation import permitted
 
 
 def links_followed(follow_links: bool | None) -> bool:
     """Returns whether data files may be links in a call with argument `follow_links`."""
-    if follow_links is not None:
-        return follow_links
-    installed = part(Installation).follow_links
-    return os.environ.get("CAIRN_FOLLOW_LINKS") == "1" if installed is None else installed
+    return permitted(follow_links, "follow_links", "CAIRN_FOLLOW_LINKS")

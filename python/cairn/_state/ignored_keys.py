@@ -7,13 +7,14 @@ any key loads nothing, and is a mistake too.
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
 from cairn import _engine
 from cairn._state.per_rank import PerRank
+from cairn._state.saved_keys import saved_keys
 from cairn._state.values import level_of_the_caller
 from cairn.warnings import IgnoredKeysWarning
 
@@ -32,7 +33,7 @@ def warn_of_ignored(
     if loaded >= len(checkpoint):
         return
     where = os.fsdecode(directory)
-    counts = _keys_below(_empty_places(state_dict), _keys_of(checkpoint))
+    counts = _keys_below(_empty_places(state_dict), (key for key, *_ in saved_keys(checkpoint)))
     if counts:
         text = (
             f"{_counted(counts, where)}. {_NEW_OPTIMIZER}the optimizer itself, {{'optimizer': optimizer}}, or {_DICTS}"
@@ -94,12 +95,6 @@ def _empty_places(state_dict: Mapping[Any, Any]) -> list[str]:
             elif isinstance(value, Mapping):
                 places.append(f"{place}{key}")
     return places
-
-
-def _keys_of(checkpoint: _engine.Checkpoint) -> Iterator[str]:
-    stream = checkpoint.key_stream()
-    while summaries := stream.next():
-        yield from (key for key, _, _ in summaries)
 
 
 def _keys_below(places: list[str], keys: Iterable[str]) -> dict[str, int]:

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from cairn import _engine
 from cairn._state.tensor_memory import check_memory
 
 
@@ -26,14 +25,10 @@ class _PickleModule:
     __name__ = "pickle"
 
     def __init__(self, key: str) -> None:
-        plain: list[_engine.PlainTensors] = []  # made for the first tensor
-
         class Pickler(pickle.Pickler):
             def reducer_override(self, value: Any) -> Any:
                 if isinstance(value, torch.Tensor):
-                    if not plain:
-                        plain.append(_engine.PlainTensors({}, ()))
-                    check_memory(plain[0], key, value)
+                    check_memory(key, value)
                 return NotImplemented
 
         self.Pickler = Pickler

@@ -19,6 +19,7 @@ from torch.distributed.checkpoint.stateful import Stateful
 
 from cairn import _engine
 from cairn._state.flattening import Rules, flatten
+from cairn._state.saved_keys import saved_keys
 from cairn.errors import InvalidArgument, MissingKey
 
 Otherwise = Literal["error", "modulo", "first", "keep"]
@@ -176,12 +177,10 @@ def _sources_of(
     if not lacking:
         return sources
     ranks_of: dict[str, set[int]] = {place.key: set() for place in lacking}
-    stream = checkpoint.key_stream()
-    while keys := stream.next():
-        for fqn, *_ in keys:
-            for match in _ENTRY.finditer(fqn):
-                if (ranks := ranks_of.get(fqn[: match.start()])) is not None:
-                    ranks.add(int(match[1]))
+    for fqn, *_ in saved_keys(checkpoint):
+        for match in _ENTRY.finditer(fqn):
+            if (ranks := ranks_of.get(fqn[: match.start()])) is not None:
+                ranks.add(int(match[1]))
     for place in lacking:
         sources[id(place.per_rank)] = _source_of(place, own, sorted(ranks_of[place.key]), allow_partial)
     return sources

@@ -4,6 +4,7 @@ The engine reads and fills tensors by their addresses, and ``torch.save`` copies
 a freed storage ends the process or is saved as an empty one.
 """
 
+import functools
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -21,9 +22,14 @@ def has_dispatch(tensor: torch.Tensor) -> bool:
     return type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
-def check_memory(plain: _engine.PlainTensors, key: str, tensor: torch.Tensor) -> None:
+@functools.cache
+def _engine_check() -> _engine.PlainTensors:
+    return _engine.PlainTensors({}, ())
+
+
+def check_memory(key: str, tensor: torch.Tensor) -> None:
     """Raises InvalidArgument for a parameter that waits for its shape, and for a tensor whose storage was freed or
-    shrunk by ``storage.resize_()``; Unsupported for a fake tensor. `plain` does the check.
+    shrunk by ``storage.resize_()``; Unsupported for a fake tensor.
 
     Of a wrapper subclass the wrapped tensors are checked, as far as ``__tensor_flatten__`` names them.
     """
@@ -44,7 +50,7 @@ def check_memory(plain: _engine.PlainTensors, key: str, tensor: torch.Tensor) ->
             tensors += _wrapped(each)
         elif not each.is_meta and each.layout is torch.strided and not each.is_nested:
             with torch._C.DisableTorchFunctionSubclass():
-                plain.check_memory(key, each)
+                _engine_check().check_memory(key, each)
 
 
 def check_memory_of_all(state: Any) -> None:
@@ -52,10 +58,9 @@ def check_memory_of_all(state: Any) -> None:
     mapping are not looked at."""
     if not isinstance(state, Mapping):
         return
-    plain = _engine.PlainTensors({}, ())
     for leaf in flatten(state):
         if isinstance(leaf.value, torch.Tensor):
-            check_memory(plain, leaf.fqn, leaf.value)
+            check_memory(leaf.fqn, leaf.value)
 
 
 def _wrapped(tensor: Any) -> list[torch.Tensor]:

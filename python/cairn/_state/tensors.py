@@ -89,7 +89,7 @@ class TensorSource:
 
     def _add_local(self, path: Path, tensor: torch.Tensor, chunk: tuple[Any, Any, bool] | None) -> None:
         key = ".".join(map(str, path))
-        _refuse_what_has_no_bytes(self._plain, key, tensor)
+        _refuse_what_has_no_bytes(key, tensor)
         requires_grad = tensor.requires_grad
         if is_opaque(tensor):
             payload = archive_of(key, tensor)
@@ -196,7 +196,7 @@ class TensorTarget:
         key = ".".join(map(str, path))
         chunks = _chunks_of(key, tensor, CHUNK_LIST)
         if chunks is None:
-            _refuse_what_has_no_bytes(self._plain, key, tensor)
+            _refuse_what_has_no_bytes(key, tensor)
             self._add_part(path, tensor, tensor.shape, (0,) * tensor.dim())
             return
         before = len(self._state)
@@ -207,7 +207,7 @@ class TensorTarget:
 
     def add_part(self, path: Path, tensor: torch.Tensor, shape: Any, offsets: Any) -> None:
         """Adds `tensor`, to be filled with the box at `offsets` of a tensor of `shape`. Raises as add()."""
-        _refuse_what_has_no_bytes(self._plain, ".".join(map(str, path)), tensor)
+        _refuse_what_has_no_bytes(".".join(map(str, path)), tensor)
         self._add_part(path, tensor, shape, offsets)
 
     def _add_part(self, path: Path, tensor: torch.Tensor, shape: Any, offsets: Any) -> None:
@@ -387,7 +387,7 @@ def needs_payload(tensor: Any) -> bool:
 def add_payload_target(state: _engine.StateDict, path: Path, tensor: torch.Tensor) -> None:
     """Adds the entry for a target that needs a payload; the engine replaces the entry's payload."""
     key = ".".join(map(str, path))
-    _refuse_what_has_no_bytes(_plain_tensors(), key, tensor)
+    _refuse_what_has_no_bytes(key, tensor)
     code = _code_of(key, tensor)
     state.add_serialized_tensor(path, b"", code, tensor.shape, False)
 
@@ -395,7 +395,7 @@ def add_payload_target(state: _engine.StateDict, path: Path, tensor: torch.Tenso
 def tensor_in_payload(key: str, target: torch.Tensor, payload: bytes, allow_pickle: bool) -> torch.Tensor:
     """Returns the tensor in a ``torch.save`` payload, as tensor_in_archive(). Checks that its shape fits `target`, and
     that the target has memory."""
-    check_memory(_plain_tensors(), key, target)
+    check_memory(key, target)
     loaded = tensor_in_archive(key, payload, allow_pickle)
     if loaded.shape != target.shape:
         raise InvalidArgument(
@@ -448,8 +448,8 @@ def _chunks_of(key: str, tensor: torch.Tensor, protocol: str) -> Iterator[LocalS
     return None
 
 
-def _refuse_what_has_no_bytes(plain: _engine.PlainTensors, key: str, tensor: torch.Tensor) -> None:
-    check_memory(plain, key, tensor)
+def _refuse_what_has_no_bytes(key: str, tensor: torch.Tensor) -> None:
+    check_memory(key, tensor)
     if tensor.is_meta:
         raise Unsupported(
             f"a meta tensor holds no elements: '{key}'; fill the module first (to_empty, load), or leave the key out",

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from cairn import _engine
 from cairn._failures.exception_record import exception_of, record_of
 from cairn._state.tensor_memory import check_memory, check_memory_of_all
 from cairn.errors import Error, ExceptionRecord, InvalidArgument, Unsupported
@@ -135,7 +134,6 @@ class _Pickler(pickle.Pickler):
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, pickle.HIGHEST_PROTOCOL)
         self.storages: list[torch.UntypedStorage] = []
-        self.plain = _engine.PlainTensors({}, ())
         self._numbers: dict[tuple[int, int], int] = {}
 
     def persistent_id(self, value: Any) -> Any:
@@ -143,7 +141,7 @@ class _Pickler(pickle.Pickler):
         requires_grad."""
         if not isinstance(value, torch.Tensor):
             return None
-        check_memory(self.plain, f"a tensor of type {type(value).__name__}", value)
+        check_memory(f"a tensor of type {type(value).__name__}", value)
         if type(value) not in (torch.Tensor, torch.nn.Parameter) or not _is_plain(value):
             return None
         storage = value.untyped_storage()
