@@ -67,6 +67,7 @@ Result<RangesByRecord> ranges_of_keys(const ConvertPlan& plan, const ConvertSour
   for (std::size_t i = 0; i < plan.keys.size(); ++i) {
     const CatalogTensor* const tensor = plan.keys[i].tensor;
     if (tensor == nullptr || tensor->chunk_count() != 1 || plan.keys[i].bytes() == 0) continue;
+    if (is_quantized(tensor->dtype)) continue;  // its storage is copied whole, with its pickle
     CAIRN_TRY_ASSIGN(const ConvertSource::Stored stored, source.stored(*tensor, 0));
     add_range(stored.tensor, {i, 0, 0, false, object_of(plan.keys[i], source)}, ranges);
   }

@@ -86,6 +86,9 @@ Result<std::unique_ptr<StateFile>> StateFile::open_archive(const ByteSource& fil
         .actual(std::to_string(file.size()) + " bytes");
   }
   CAIRN_TRY_ASSIGN(ArchiveReader archive, ArchiveReader::open(file));
+  if (archive.directory().find("constants.pkl") != nullptr) {  // the sign that torch.load goes by
+    return Error(ErrorCode::kUnsupported, "a TorchScript archive, which torch.jit.load reads");
+  }
   CAIRN_TRY_ASSIGN(const zip::DirectoryEntry* entry, archive.require("data.pkl"));
   CAIRN_TRY_ASSIGN(std::vector<std::byte> pickled, archive.read("data.pkl"));
   CAIRN_TRY_ASSIGN(const std::uint64_t pickled_offset, zip::payload_offset(file, *entry));

@@ -2,6 +2,7 @@
 
 #include <cairn/seeded_hash.h>
 
+#include <algorithm>
 #include <deque>
 #include <optional>
 #include <string>
@@ -26,8 +27,14 @@ using pickle::Node;
 // and of those whose text another key has.
 using KeyNames = std::unordered_map<std::uint64_t, std::string, SeededHash>;
 
-// Of an entry of the table of lists.
-constexpr std::uint64_t kListBytes = 48;
+// A mapping or a list.
+struct Container {
+  bool contains_itself = false;
+  std::optional<bool> comes_apart;  // a list, once the walk has looked
+};
+
+// Of an entry of the table of containers.
+constexpr std::uint64_t kContainerBytes = 48;
 // Of an entry of KeyNames, without the heap's share of the name.
 constexpr std::uint64_t kKeyNameBytes = sizeof(std::string) + 64;
 // Of a leaf as FlatEntry, as StateFile::Entry and in StateFile's table of names, without the heap's share of path and
@@ -89,11 +96,36 @@ class Flattening {
           .expected("a dict")
           .actual(class_of(graph_, graph_.root()));
     }
+    std::vector<std::uint64_t> around;
+    CAIRN_TRY(find_cycles(graph_.root(), around));
     CAIRN_TRY(walk_mapping(graph_.root(), *mapping));
     return std::move(entries_);
   }
 
  private:
+  // Notes containers that contain themselves, on each cycle at least one: walk() takes these for leaves. `around` are
+  // the containers around the node. A container deeper than allowed is left to walk().
+  Result<void> find_cycles(Node node, std::vector<std::uint64_t>& around) {
+    const std::optional<Mapping> mapping = mapping_of(graph_, node);
+    if (!mapping && !graph_.is(node, Kind::kList)) return {};
+    const auto [place, is_new] = containers_.try_emplace(node.bits());
+    if (!is_new) {
+      const auto first = std::find(around.begin(), around.end(), node.bits());
+      std::for_each(first, around.end(), [&](std::uint64_t bits) { containers_[bits].contains_itself = true; });
+      return {};
+    }
+    CAIRN_TRY(budget_.charge(kContainerBytes));
+    if (around.size() > pickle::kValueDepthMax) return {};
+    around.push_back(node.bits());
+    if (mapping) {
+      CAIRN_TRY(for_each_entry(*mapping, [&](Node, Node value) { return find_cycles(value, around); }));
+    } else {
+      for (const Node element : graph_.elements(node)) CAIRN_TRY(find_cycles(element, around));
+    }
+    around.pop_back();
+    return {};
+  }
+
   Result<void> walk_mapping(Node node, const Mapping& mapping) {
     if (shape_ != nullptr) CAIRN_TRY(note_mapping(node, mapping));
     CAIRN_TRY_ASSIGN(const KeyNames names, names_of_keys(mapping));
@@ -192,8 +224,9 @@ class Flattening {
   Result<void> walk(Node node) {
     if (path_.size() > pickle::kValueDepthMax) return too_deep();
     CAIRN_TRY(budget_.charge(sizeof(Node)));
-    if (const std::optional<Mapping> mapping = mapping_of(graph_, node)) return walk_mapping(node, *mapping);
-    if (graph_.is(node, Kind::kList)) {
+    const auto container = containers_.find(node.bits());
+    if (container != containers_.end() && !container->second.contains_itself) {
+      if (const std::optional<Mapping> mapping = mapping_of(graph_, node)) return walk_mapping(node, *mapping);
       CAIRN_TRY_ASSIGN(const bool comes_apart, list_comes_apart(node, 0));
       if (comes_apart) return walk_list(node);
     }
@@ -270,16 +303,16 @@ class Flattening {
   // Whether the list holds a tensor or a mapping, or a list that comes apart. Looks at each list once.
   Result<bool> list_comes_apart(Node list, std::size_t depth) {
     if (depth > pickle::kValueDepthMax) return too_deep();
-    if (const auto known = lists_.find(list.bits()); known != lists_.end()) return known->second;
-    CAIRN_TRY(budget_.charge(kListBytes));
-    lists_.emplace(list.bits(), false);  // a list that contains itself
+    std::optional<bool>& comes_apart = containers_[list.bits()].comes_apart;
+    if (comes_apart) return *comes_apart;
+    comes_apart = false;  // a list that contains itself
     for (const Node node : graph_.elements(list)) {
       bool found = makes_tensor(graph_, node) || mapping_of(graph_, node).has_value();
       if (!found && graph_.is(node, Kind::kList)) {
         CAIRN_TRY_ASSIGN(found, list_comes_apart(node, depth + 1));
       }
       if (!found) continue;
-      lists_[list.bits()] = true;
+      comes_apart = true;
       return true;
     }
     return false;
@@ -300,7 +333,7 @@ class Flattening {
   }
 
   Error too_deep() const {
-    return Error(ErrorCode::kUnsupported, "the state dict is nested deeper than allowed, or contains itself")
+    return Error(ErrorCode::kUnsupported, "the state dict is nested deeper than allowed")
         .expected("at most " + std::to_string(pickle::kValueDepthMax) + " levels");
   }
 
@@ -310,7 +343,7 @@ class Flattening {
   Path path_;
   std::vector<FlatEntry> entries_;
   std::size_t leaf_count_ = 0;
-  std::unordered_map<std::uint64_t, bool, SeededHash> lists_;  // by node: whether the list comes apart
+  std::unordered_map<std::uint64_t, Container, SeededHash> containers_;  // by node
 };
 
 }  // namespace
