@@ -1,7 +1,9 @@
-"""torchao: FSDP2 over float8 training with the all-gather in float8, and an optimizer of 8 or 4 bits; see `trial`.
+"""torchao: FSDP2 over float8 training with the all-gather in float8, an optimizer of 8 or 4 bits, and weights in
+formats of few bits; see `trial`.
 
 The local tensors of the weights are ``WeightWithDynamicFloat8CastTensor``, those of large optimizer states
-``OptimState8bit`` and ``OptimState4bit``: tensor subclasses without elements of their own. Small states stay plain.
+``OptimState8bit`` and ``OptimState4bit``: tensor subclasses without elements of their own. Small states stay plain. The
+quantised weights are equal on all ranks.
 """
 
 from collections.abc import Callable
@@ -19,8 +21,19 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 from torchao.optim import AdamW4bit, AdamW8bit
+from torchao.prototype.mx_formats.mx_tensor import MXTensor
+from torchao.prototype.mx_formats.nvfp4_tensor import NVFP4Tensor
+from torchao.quantization import Float8WeightOnlyConfig, Int8WeightOnlyConfig, quantize_
 
-SUBCLASSES = ("WeightWithDynamicFloat8CastTensor", "OptimState8bit", "OptimState4bit")
+SUBCLASSES = {
+    "WeightWithDynamicFloat8CastTensor",
+    "OptimState8bit",
+    "OptimState4bit",
+    "MXTensor",
+    "NVFP4Tensor",
+    "Int8Tensor",
+    "Float8Tensor",
+}
 
 
 def compile_nothing(function: Callable[..., Any] | None = None, **_: Any) -> Any:
@@ -28,11 +41,23 @@ def compile_nothing(function: Callable[..., Any] | None = None, **_: Any) -> Any
     return (lambda given: given) if function is None else function
 
 
+def quantised_weights(seed: int) -> dict[str, torch.Tensor]:
+    weight = torch.randn(256, 128, dtype=torch.bfloat16, generator=torch.Generator().manual_seed(seed))
+    made = {"mx": MXTensor.to_mx(weight, torch.float8_e4m3fn, 32), "nvfp4": NVFP4Tensor.to_nvfp4(weight)}
+    for name, config in (("int8", Int8WeightOnlyConfig()), ("float8", Float8WeightOnlyConfig())):
+        linear = torch.nn.Linear(128, 256, bias=False, dtype=torch.bfloat16)
+        linear.weight = torch.nn.Parameter(weight.clone())
+        quantize_(linear, config)
+        made[name] = linear.weight
+    return made
+
+
 class TorchaoJob:
-    """Two models in training: one for each of the optimizers."""
+    """Two models in training, one for each of the optimizers, beside quantised weights."""
 
     def __init__(self, seed: int) -> None:
         self._step = 0
+        self._weights = quantised_weights(seed)
         self._nets: list[torch.nn.Module] = []
         self._optimizers: list[torch.optim.Optimizer] = []
         for kind in (AdamW8bit, AdamW4bit):
@@ -65,15 +90,16 @@ class TorchaoJob:
                 net, optimizer, model_state_dict=state[f"model {i}"], optim_state_dict=state[f"optimizer {i}"]
             )
         self._step = state["step"]
+        self._weights = state["weights"]
 
     def state(self) -> dict[str, Any]:
         seen: set[str] = set()
         copies = _copies(self._state(), seen)
-        assert seen >= set(SUBCLASSES), f"this rank holds only {sorted(seen)}"
+        assert seen >= SUBCLASSES, f"this rank holds only {sorted(seen)}"
         return copies
 
     def _state(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"step": self._step}
+        state: dict[str, Any] = {"step": self._step, "weights": self._weights}
         for i, (net, optimizer) in enumerate(zip(self._nets, self._optimizers, strict=True)):
             state[f"model {i}"], state[f"optimizer {i}"] = get_state_dict(net, optimizer)
         return state
@@ -87,7 +113,7 @@ def _copies(state: Any, seen: set[str]) -> Any:
     if type(state).__name__ in SUBCLASSES:
         seen.add(type(state).__name__)
         names, _ = state.__tensor_flatten__()
-        return {name: getattr(state, name).detach().clone() for name in names}
+        return {name: _copies(getattr(state, name), seen) for name in names}
     if isinstance(state, torch.Tensor):
         return state.detach().clone()
     if isinstance(state, dict):
