@@ -61,7 +61,7 @@ function(cairn_test name)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   list(LENGTH TEST_SOURCES cost)  # ctest starts the longest tests first
   # The time-out ends a test that hangs. The longest program takes four minutes with ThreadSanitizer on two idle cores.
-  set_tests_properties(${name} PROPERTIES TIMEOUT 900 COST ${cost})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 1800 COST ${cost})
   set_property(GLOBAL APPEND PROPERTY CAIRN_TEST_FILES ${TEST_SOURCES})
 endfunction()
 
