@@ -91,10 +91,7 @@ class Inspection {
     return key.is_tensor ? catalog_.tensors[key.index].fqn : catalog_.values[key.index].fqn;
   }
 
-  bool is_selected(std::string_view key) const {
-    return options_.patterns.empty() || std::any_of(options_.patterns.begin(), options_.patterns.end(),
-                                                    [key](const auto& pattern) { return matches_key(pattern, key); });
-  }
+  bool is_selected(std::string_view key) const { return selects_key(options_.patterns, key); }
 
   void report_unmatched() {
     for (const std::string& pattern : options_.patterns) {

@@ -1,6 +1,8 @@
 // key_pattern: globs for the keys of a checkpoint.
 #pragma once
 
+#include <span>
+#include <string>
 #include <string_view>
 
 namespace cairn {
@@ -10,5 +12,8 @@ namespace cairn {
 // `[abc]`, `[a-z]` and `[!a-z]` are a character of a set; `\` quotes the next character. A `[` without `]` is a
 // literal. Time is bounded by the product of both lengths.
 bool matches_key(std::string_view pattern, std::string_view key);
+
+// Whether one of the patterns matches the key. A selection without patterns selects every key.
+bool selects_key(std::span<const std::string> patterns, std::string_view key);
 
 }  // namespace cairn

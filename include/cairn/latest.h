@@ -25,7 +25,8 @@ struct LatestOptions {
   // Called often during the wait, and before each check of a checkpoint; after a first true the result is kCancelled.
   std::function<bool()> interrupted = {};
   // Called on the calling thread, before latest() returns, for each damaged checkpoint that may be newer than the
-  // result, and with kNotFound if `root` does not exist. The error names the directory.
+  // result; with kNotFound for each symbolic link to nothing that may have led to a newer checkpoint, and if `root`
+  // does not exist. The error names the directory.
   std::function<void(const Error&)> passed_over = {};
   // Set: all ranks call together, rank 0 looks, and every rank has its answer. Excludes `rank`. Outlives the call.
   Collectives* collectives = nullptr;
@@ -36,6 +37,10 @@ struct LatestOptions {
 // kUnavailable if `root` can't be listed. kUnavailable too if the system refuses access to a directory, or to a file of
 // a checkpoint, that may be newer than the result, or if such an access times out: the result would then be an older
 // checkpoint, although the newest may be whole. The error names the directory.
+//
+// Without access the order of a directory is unknown, and so is the order of a link to nothing. Such a directory or
+// link may be newer than the result, unless its time is earlier than the time of the result's `.metadata` and its name
+// ends in no greater number. The time is that of the closed `.metadata`, else of the directory or link.
 //
 // Cairn's checkpoints are ordered by their commit records: by the start of the job, then by the number of the save
 // within the job, then by the last number in the directory's name. Times of files do not count: saves may overlap, and

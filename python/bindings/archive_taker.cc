@@ -18,7 +18,7 @@ nb::tuple pair_of(const Box& box) {
 Error error_of(const nb::python_error& raised) {
   const nb::handle value = raised.value();
   if (nb::hasattr(value, "code") && nb::hasattr(value, "place")) {  // a cairn.Error
-    return reason_of(nb::make_tuple(value.attr("code"), value.attr("message"), value.attr("place"), nb::none()));
+    return reason_of(nb::make_tuple(value.attr("code"), value.attr("_bare_message"), value.attr("place"), nb::none()));
   }
   const bool is_error = PyErr_GivenExceptionMatches(value.ptr(), PyExc_Exception) != 0;
   return {is_error ? ErrorCode::kInvalidArgument : ErrorCode::kCancelled, to_utf8(nb::str(value))};

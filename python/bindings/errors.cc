@@ -1,6 +1,9 @@
 #include "errors.h"
 
+#include <cstddef>
 #include <exception>
+#include <string>
+#include <string_view>
 
 #include "text.h"
 
@@ -19,11 +22,22 @@ nb::object record_of(const Error& error) {
   return nb::make_tuple(to_str(record->class_name), to_str(record->text), error.error_number(), frames);
 }
 
+// The text of the error without the fields, which the exception has as attributes.
+std::string bare_message_of(const Error& error) {
+  std::string message(error.message());
+  if (!error.doing().empty()) message += " (while " + std::string(error.doing()) + ")";
+  if (error.causes().size() < 2) return message;
+  const std::string_view text = error.what();
+  const std::size_t ranks = text.find("; " + std::to_string(error.causes().size()) + " ranks failed:");
+  return ranks == std::string_view::npos ? message : message.append(text.substr(ranks));
+}
+
 }  // namespace
 
 nb::object exception_of(const Error& error) {
   const nb::object module = nb::module_::import_("cairn._failures.engine_errors");
   nb::dict place;
+  place["bare_message"] = to_str(bare_message_of(error));
   place["key"] = to_str_or_none(error.key());
   place["rank"] = error.rank() ? nb::object(nb::int_(*error.rank())) : nb::none();
   place["file"] = to_str_or_none(error.file());

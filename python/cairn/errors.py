@@ -46,6 +46,8 @@ class Error(Exception):
     #: After a call of several ranks: the failure of each failed rank, and the record of the exception that caused the
     #: failure.
     causes: list[tuple["Error", ExceptionRecord | None]]
+    #: The message without the texts of the attributes. The message of an error of the engine has these texts.
+    _bare_message: str
 
     def __init__(
         self,
@@ -60,6 +62,7 @@ class Error(Exception):
     ) -> None:
         super().__init__(message)
         self.message = message
+        self._bare_message = message
         self.key = key
         self.rank = rank
         self.file = file
@@ -78,7 +81,9 @@ class Error(Exception):
         """Returns this error, with `key` added to the message and attributes if the error names no key yet."""
         if self.key is not None:
             return self
-        return type(self)(f"{self.message} (key '{key}')", **{**self.place, "key": key})
+        named = type(self)(f"{self.message} (key '{key}')", **{**self.place, "key": key})
+        named._bare_message = self._bare_message
+        return named
 
     def __str__(self) -> str:
         # An error of the engine has them in its message.

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import context, init
+from wrapper_tensors import Weight
 
 import cairn
 from cairn._ranks.process_group import GroupCalls
@@ -186,6 +187,30 @@ def test_replicas_of_shards_are_read_once_per_job(tmp_path: Path) -> None:
     directory = tmp_path / "checkpoint"
     cairn.save({"large": whole(2 * BYTES), "small": torch.arange(10.0)}, checkpoint_id=directory)
     assert 2 * BYTES <= total(run(load_hybrid, 4, tmp_path, directory)) < 2.3 * BYTES
+
+
+def load_wrapper(directory: Path) -> dict[str, Any]:
+    """A replicated tensor that only torch reads, into its class on rank 0 and into plain tensors elsewhere."""
+    target = torch.zeros(50, 7)
+    state = {"wrapper": Weight(target) if dist.get_rank() == 0 else target, "large": torch.zeros(BYTES // 4)}
+    try:
+        cairn.load(state, storage_reader=cairn.FileSystemReader(directory, broadcast_replicas=True))
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}", "key": getattr(error, "key", None)}
+    found = state["wrapper"].inner if dist.get_rank() == 0 else target
+    is_equal = torch.equal(found, torch.ones(50, 7)) and torch.equal(state["large"], whole())
+    return {} if is_equal else {"error": "other elements"}
+
+
+def test_a_tensor_that_only_torch_reads_is_loaded_beside_broadcasts(tmp_path: Path) -> None:
+    directory = tmp_path / "checkpoint"
+    cairn.save({"large": whole(), "wrapper": Weight(torch.ones(50, 7))}, checkpoint_id=directory)
+    assert run(load_wrapper, 3, tmp_path, directory) == [{}, {}, {}]
+    (file,) = directory.glob("*.distcp")
+    damaged = bytearray(file.read_bytes())
+    damaged[damaged.rindex(bytes(torch.ones(16).numpy()))] ^= 1
+    file.write_bytes(damaged)
+    assert [result.get("key") for result in run(load_wrapper, 3, tmp_path, directory)] == ["wrapper"] * 3
 
 
 def test_a_damaged_byte_fails_on_every_rank(saved: Path, tmp_path: Path) -> None:

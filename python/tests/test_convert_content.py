@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stock
 import torch
 import torch.distributed.checkpoint as dcp
 from cairn.format_utils import dcp_to_torch_save, torch_save_to_dcp
@@ -263,3 +264,24 @@ def test_numbers_out_of_range_and_units_in_small_letters(tmp_path: Path) -> None
             cairn.convert(tmp_path / "a", tmp_path / "b", to="dcp", **number)  # type: ignore[arg-type]
     words = ("--to", "safetensors", "--max-shard-size", "2kb")
     assert len(json_of("convert", tmp_path / "a", tmp_path / "hf", *words)["files"]) == 3
+
+
+def test_a_damaged_value_of_a_stock_checkpoint_is_not_copied(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    stock.save({"w": torch.ones(3), "v": slice(torch.arange(4), 2)}, source)
+    (file,) = source.glob("*.distcp")
+    whole = file.read_bytes()
+    (place,) = (place for index, place in stock.metadata_of(source).storage_data.items() if index.fqn == "v")
+    begin, end = place.offset, place.offset + place.length
+    name = whole.rindex(b"data/0", begin, end)
+    signature, in_directory, content = begin, name, whole.index(b"data.pkl", begin) + 80
+    for offset in (signature, in_directory, content):
+        damaged = bytearray(whole)
+        damaged[offset] ^= 1
+        file.write_bytes(damaged)
+        assert cairn.verify(source).problems
+        with pytest.raises(cairn.Corrupt):
+            cairn.convert(source, tmp_path / "copy", to="dcp")
+        assert not (tmp_path / "copy" / ".metadata").exists()
+    file.write_bytes(whole)
+    cairn.convert(source, tmp_path / "copy", to="dcp")

@@ -9,10 +9,11 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 import cairn
-from cairn import errors
+from cairn import _engine, errors
 from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
 from cairn._failures.engine_errors import from_engine
 from cairn._failures.exception_record import record_of
+from cairn._ranks.ranks import _reason_of
 
 KINDS = {
     cairn.InvalidArgument: ValueError,
@@ -116,3 +117,20 @@ def test_a_missing_checkpoint(tmp_path: Path) -> None:
             assert isinstance(caught.value, cairn.NotFound)
             assert str(directory) in str(caught.value)
             assert caught.value.errno == errno.ENOENT
+
+
+def test_an_error_that_goes_to_the_other_ranks_names_its_place_once(tmp_path: Path) -> None:
+    with pytest.raises(cairn.NotFound) as caught:
+        cairn.open(tmp_path / "missing")
+    with pytest.raises(cairn.NotFound) as combined, as_checkpoint_exceptions():
+        raise caught.value
+    known = cairn.errors.Error.under(caught.value, "k")
+    for error in (caught.value, combined.value, known, pickle.loads(pickle.dumps(caught.value))):
+        passed = error
+        for _ in range(3):  # through the engine and back
+            with pytest.raises(cairn.NotFound) as again:
+                _engine.agree(_reason_of(passed))
+            passed = again.value
+            assert str(passed).count("; file '") == 1
+            assert str(passed).count("key 'k'") == (error.key is not None)
+        assert str(passed).startswith(caught.value.message.partition(";")[0])

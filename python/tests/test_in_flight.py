@@ -293,9 +293,29 @@ def test_latest_never_answers_with_an_older_checkpoint_for_lack_of_access(tmp_pa
             latest_of_another_user()
         assert cairn.latest(tmp_path) == os.fspath(closed)
         path.chmod(before)
+    # The order of step-1 can't be read. The time and the number say that step-1 is older.
     (tmp_path / "step-1" / ".metadata").chmod(0o600)
-    with pytest.raises(cairn.Unavailable, match="step-1"):  # the order of step-1 can't be read
+    os.utime(tmp_path / "step-1" / ".metadata", (1, 1))
+    (tmp_path / "private").mkdir(mode=0o700)
+    os.utime(tmp_path / "private", (1, 1))
+    assert latest_of_another_user() == os.fspath(closed)
+    for name in ("private", "step-1/.metadata"):
+        os.utime(tmp_path / name, (9_000_000_000, 9_000_000_000))
+        with pytest.raises(cairn.Unavailable, match=f"may be '.*{name.split('/')[0]}'"):
+            latest_of_another_user()
+        os.utime(tmp_path / name, (1, 1))
+    (tmp_path / "step-1").rename(tmp_path / "step-3")
+    with pytest.raises(cairn.Unavailable, match=r"may be '.*step-3'"):  # by the number
         latest_of_another_user()
+
+
+def test_latest_names_a_link_to_nothing(tmp_path: Path) -> None:
+    save(tmp_path / "step-1")
+    (tmp_path / "step-2").symlink_to(tmp_path / "gone" / "step-2")
+    with pytest.warns(RuntimeWarning, match=r"step-2' is passed over.*symbolic link|symbolic link.*step-2' is passed"):
+        assert cairn.latest(tmp_path) == os.fspath(tmp_path / "step-1")
+    first, second = cairn.checkpoints(tmp_path)
+    assert (first.state, first.is_newest, second.is_newest) == ("unreadable", False, True)
 
 
 def test_latest_takes_stock_checkpoints_by_the_time_of_their_metadata(tmp_path: Path) -> None:

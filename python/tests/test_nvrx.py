@@ -14,7 +14,8 @@ from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.utils import _DistWrapper, _get_failure_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from wrapper_tensors import Weight
 
 import cairn
 from cairn.nvrx.async_ckpt import filesystem_async, state_dict_saver
@@ -306,3 +307,29 @@ def test_limits_of_the_writer_are_errors_or_warnings(tmp_path: Path, caplog: pyt
     assert "separation_hint" in caplog.text
     with pytest.raises(RuntimeError, match="frozen"):
         AsyncRequest(None, (), []).freeze().add_finalize_fn(print)
+
+
+# --- tensors that only torch reads
+
+
+def save_wrappers(folder: Path) -> None:
+    queue, cache = AsyncCallsQueue(), CheckpointMetadataCache()
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for step in (1, 2):
+        rows = (WHOLE + step).chunk(2)[dist.get_rank()].clone()
+        sharded = DTensor.from_local(Weight(rows), mesh, [Shard(0)], run_check=False)
+        save(queue, folder / f"{step}", {"w": sharded, "step": step}, cache)
+    queue.close()
+    target = DTensor.from_local(Weight(torch.zeros_like(rows)), mesh, [Shard(0)], run_check=False)
+    cairn.load({"w": target, "step": 0}, checkpoint_id=folder / "2")
+    assert torch.equal(target.to_local().inner, rows)
+
+
+def test_a_tensor_subclass_is_saved(two: Gang, tmp_path: Path) -> None:
+    two.run(save_wrappers, tmp_path)
+    for step in (1, 2):
+        target = {"w": torch.zeros_like(WHOLE), "step": 0}
+        stock.load(target, tmp_path / f"{step}")
+        assert torch.equal(target["w"], WHOLE + step)
+        assert target["step"] == step
+        assert not cairn.verify(tmp_path / f"{step}").problems

@@ -2,6 +2,7 @@
 
 import copy
 import random
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -328,7 +329,10 @@ def save(step, position):
         "large": torch.full((5000,), float(rank)),
         "own": {"rank": cairn.PerRank(rank)},
         f"stage {rank}": {"lr": rank},
+        "app": {f"of rank {rank}": rank, "seed": position},
     }
+    if rank != 0:
+        state["app"]["of two"] = position
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if way == "save":
@@ -348,6 +352,7 @@ plan = sys.argv[3]
 if plan == "resume":
     state = {"step": 0, "loader": {"position": 0}, "small": torch.zeros(9), "large": torch.zeros(5000)}
     state |= {"own": {"rank": cairn.PerRank(0)}, f"stage {rank}": {"lr": 0}}
+    state["app"] = {f"of rank {rank}": 0, "seed": 0} | ({"of two": 0} if rank != 0 else {})
     cairn.load(state, checkpoint_id=f"{directory}/1")
     save(5, rank)
 else:
@@ -377,8 +382,11 @@ def test_values_that_differ_are_named_once(way: str, tmp_path: Path) -> None:
     for plan, step in (("resume", 5), ("first", 1), ("later", 3)):
         lines = run_program(program, 3, directory, way, plan).splitlines()
         assert len(lines) == 1, lines
-        assert lines[0].startswith(f"{step} the ranks have different values under 'loader.position', 'small', and")
-        assert "cairn.PerRank(value)" in lines[0]
+        told, _, advice = lines[0].partition(", and the checkpoint")
+        assert told.startswith(f"{step} the ranks have different values under '")
+        keys = set(re.findall("'([^']+)'", told))
+        assert keys == {"loader.position", "small", "app.seed", "app.of two"}
+        assert "cairn.PerRank(value)" in advice
 
 
 class FakeDevices:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import hanging
@@ -156,3 +157,69 @@ def test_ctrl_c_ends_a_verification_from_python_though_the_storage_hangs(small: 
             assert process.communicate(timeout=30)[0] == "interrupted\n"
         finally:
             process.kill()
+
+
+def torch_loads(file: Path) -> bool:
+    try:
+        loaded = torch.load(file)
+    except Exception:  # of many classes
+        return False
+    return bool(torch.equal(loaded["w"], torch.arange(6.0)))
+
+
+def is_verified(file: Path) -> bool:
+    try:
+        return not cairn.verify(file).problems
+    except (cairn.Error, UnicodeDecodeError):
+        return False
+
+
+def test_a_torch_file_that_torch_refuses_is_never_ok(tmp_path: Path) -> None:
+    file = tmp_path / "model.pt"
+    torch.save({"w": torch.arange(6.0)}, file)
+    whole = file.read_bytes()
+    assert is_verified(file)
+    begin = whole.index(b"PK\x01\x02")
+    ends = whole.index(b"PK\x06\x06")
+    entries = [at for at in range(begin, ends) if whole[at : at + 4] == b"PK\x01\x02"]
+    one_entry = [*range(begin, begin + 46 + len("model/d")), *(entries[-2] + at for at in (8, 34, 38, 46))]
+    refused = 0
+    for offset in (*one_entry, *range(ends, len(whole))):  # of the directory: an entry, and all end records
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[offset] ^= 1 << bit
+            file.write_bytes(damaged)
+            if not torch_loads(file):
+                refused += 1
+                assert not is_verified(file), f"bit {bit} of byte {offset - begin} of the directory"
+    assert refused > 500
+
+
+@pytest.mark.parametrize(
+    ("record", "content"),
+    [
+        ("version", None),
+        ("version", b""),
+        ("version", b"11\n"),
+        ("version", b"3\n"),
+        (".data/version", b"2"),
+        ("byteorder", None),
+        ("byteorder", b"middle"),
+        (".storage_alignment", b"x"),
+        (".storage_alignment", b"64"),
+        (".format_version", None),
+        (".data/serialization_id", None),
+        ("data/0", None),
+    ],
+)
+def test_a_torch_file_is_ok_if_torch_loads_its_small_records(
+    record: str, content: bytes | None, tmp_path: Path
+) -> None:
+    torch.save({"w": torch.arange(6.0)}, tmp_path / "whole.pt")
+    file = tmp_path / "model.pt"
+    with zipfile.ZipFile(tmp_path / "whole.pt") as whole, zipfile.ZipFile(file, "w") as changed:
+        for name in {*whole.namelist(), f"whole/{record}"}:
+            own = content if name == f"whole/{record}" else whole.read(name)
+            if own is not None:
+                changed.writestr(name, own)
+    assert is_verified(file) == torch_loads(file)

@@ -10,7 +10,8 @@
 //    If a rank has failed, all ranks then get the failures. The plan of a checkpoint is compared between the ranks
 //    before its first use (plan_confirmation.cc).
 //    If the ranks' common values differ for the first time, the ranks find their keys (rank_differences.h).
-//                     [reduction; after a failure also all-gather; for a checkpoint's plan a reduction; maybe a gather]
+//                    [reduction; after a failure also all-gather; for a checkpoint's plan a reduction, and for keys of
+//                                          some ranks a gather and a broadcast; for values that differ a gather, once]
 // 3. Plan, unless all ranks voted for one plan: like step 3 of save.cc. But if no two ranks have a common item, each
 //    rank writes all of its items, and the coordinator's writer makes the joint plan for `.metadata` in step 5, beside
 //    the trainer: the ranks' disagreements about a tensor then fail the save there.                [gather, scatter]
@@ -112,7 +113,7 @@ struct AsyncSaveOperation::SharedState {
       return;
     }
     bytes_written = outcome->bytes_written;
-    if (differences) outcome->warnings.push_back(*std::move(differences));
+    if (differences && note_differences()) outcome->warnings.push_back(*std::move(differences));
     // The arena is registered while the files are written, so a refusal is known by now.
     if (auto refusal = links ? links->untold_refusal() : std::nullopt) outcome->warnings.push_back(*std::move(refusal));
     if (parts_warning) outcome->warnings.push_back(*parts_warning);
@@ -189,7 +190,7 @@ Result<Vote> AsyncSaveOperation::prepare(const Result<const StateDict*>& state) 
   shared_ = std::move(shared);
   Vote vote{plan_ ? plan_->id : 0, std::nullopt};
   vote.differences_noted = are_differences_noted();
-  if (plan_ && !vote.differences_noted) vote.content_sum = content_sum(items_.sources(), plan_->watched);
+  if (plan_ && !vote.differences_noted) vote.content_sums = content_sums(items_.sources(), plan_->watched);
   Result<void> listed;
   const auto list = [&] {
     if (plan_) listed = attempt([&] { return list_copies(); });
@@ -235,17 +236,18 @@ Result<void> AsyncSaveOperation::agree(const Result<Vote>& vote) {
   ticket_ = count.ticket;
   if (count.plan_id == 0) plan_.reset();
   shared_->save_id = ticket_->identity.save_id;
-  bool differs = count.contents_differ;
+  DifferentSets different = count.different;
   if (plan_ && !plan_->is_confirmed) {
     CAIRN_TRY_ASSIGN(const Confirmation confirmed,
                      confirm_plan(ranks_, *ticket_, plan_, items_.sources(), options_.save.record_paths));
     if (confirmed.plan && listed_ == plan_) listed_ = confirmed.plan;  // the copies are equal
     plan_ = confirmed.plan;
-    differs = confirmed.contents_differ;
+    different = confirmed.different;
     if (plan_) resources_.plans->keep(plan_);
   }
-  if (!plan_ || !differs || count.differences_noted) return {};
-  CAIRN_TRY_ASSIGN(shared_->differences, find_differences(ranks_, items_.sources(), plan_->watched));
+  if (count.differences_noted) (void)note_differences();
+  if (!plan_ || different.none() || count.differences_noted) return {};
+  CAIRN_TRY_ASSIGN(shared_->differences, find_differences(ranks_, items_.sources(), plan_->watched, different));
   return {};
 }
 

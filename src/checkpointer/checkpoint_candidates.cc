@@ -1,13 +1,16 @@
 #include "checkpointer/checkpoint_candidates.h"
 
 #include <cairn/metadata_name.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstddef>
 #include <iterator>
+#include <limits>
 #include <memory>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
@@ -61,6 +64,20 @@ Result<std::optional<Candidate::Order>> order_in(const storage::Storage& storage
   return std::optional(Candidate::Order{record->job_start, record->save_number, record->is_copy()});
 }
 
+bool is_symbolic_link(const fs::path& path) {
+  std::error_code failure;
+  return fs::is_symlink(fs::symlink_status(path, failure));
+}
+
+// Of a directory that can't be looked into, or of a link to nothing. A save changes the time of its directory.
+double time_of_directory(const fs::path& directory) {
+  struct stat status {};
+  const bool is_found =
+      ::stat(directory.c_str(), &status) == 0 || (errno == ENOENT && ::lstat(directory.c_str(), &status) == 0);
+  if (!is_found) return std::numeric_limits<double>::infinity();
+  return static_cast<double>(status.st_mtim.tv_sec) + static_cast<double>(status.st_mtim.tv_nsec) * 1e-9;
+}
+
 // Nullopt if the directory holds no metadata of this name.
 std::optional<Candidate> candidate_in(const fs::path& directory, const std::string& metadata_name) {
   Candidate candidate{directory, metadata_name};
@@ -70,12 +87,20 @@ std::optional<Candidate> candidate_in(const fs::path& directory, const std::stri
   };
   const auto storage = storage::open_directory(directory);
   if (!storage) {
-    const bool is_no_checkpoint = storage::is_absent(storage.error()) || directory.filename() == kLostAndFound;
-    return is_no_checkpoint ? std::nullopt : unreadable(storage.error());
+    const bool is_absent = storage::is_absent(storage.error());
+    candidate.is_dangling = is_absent && is_symbolic_link(directory);
+    const bool is_gone = is_absent && !candidate.is_dangling;
+    if (is_gone || directory.filename() == kLostAndFound) return std::nullopt;
+    candidate.time = time_of_directory(directory);
+    if (!candidate.is_dangling) return unreadable(storage.error());
+    return unreadable(Error(ErrorCode::kNotFound, "a symbolic link to a directory that does not exist"));
   }
   const Result<double> time = (*storage)->touched_at(metadata_name);
   if (!time && storage::is_absent(time.error())) return std::nullopt;
-  if (!time) return unreadable(time.error());
+  if (!time) {
+    candidate.time = time_of_directory(directory);
+    return unreadable(time.error());
+  }
   candidate.time = *time;
   Result<std::optional<Candidate::Order>> order = order_in(**storage, metadata_name);
   if (!order) {
@@ -224,14 +249,14 @@ std::vector<Candidate> candidates_in(const CheckpointDirectories& directories, s
     for (const std::string& name : names) {
       std::optional<Candidate> found = candidate_in(directory, name);
       if (!found) continue;
-      const bool is_closed = found->fault && leaves_open(*found->fault);
+      const bool is_of_directory = found->fault && (found->is_dangling || leaves_open(*found->fault));
       checkpoints.add(*std::move(found));
-      if (is_closed) break;  // one fault for the directory
+      if (is_of_directory) break;  // one fault for the directory
     }
   }
   std::vector<Candidate> all;
   append_in_order(all, std::move(checkpoints));
-  if (!all.empty() && models == Models::kIfAlone) return all;
+  if (has_checkpoints(all) && models == Models::kIfAlone) return all;
   Kinds found_models;
   for (const fs::path& directory : directories) {
     if (std::optional<Candidate> model = model_in(directory)) found_models.add(*std::move(model));
@@ -251,6 +276,17 @@ std::optional<Error> fault_of(const Candidate& candidate) {
       return candidate.is_model() ? std::move(fault) : std::move(fault).file(candidate.metadata_name);
     }
   }
+}
+
+bool has_checkpoints(const std::vector<Candidate>& candidates) {
+  return std::any_of(candidates.begin(), candidates.end(),
+                     [](const Candidate& it) { return !it.is_model() && !it.is_dangling; });
+}
+
+bool may_be_newer(const Candidate& candidate, const Candidate* newest) {
+  if (newest == nullptr || candidate.time >= newest->time) return true;
+  const std::optional<std::uint64_t> step = step_in_name(candidate.directory);
+  return step && step > step_in_name(newest->directory);
 }
 
 bool leaves_open(const Error& fault) {

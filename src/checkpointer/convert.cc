@@ -206,8 +206,7 @@ void remove_empty_directories(const std::vector<std::filesystem::path>& innermos
 
 bool is_selected(const ConvertOptions& options, std::string_view key) {
   const auto matches = [key](const std::string& pattern) { return matches_key(pattern, key); };
-  return (options.keys.empty() || std::any_of(options.keys.begin(), options.keys.end(), matches)) &&
-         std::none_of(options.exclude.begin(), options.exclude.end(), matches);
+  return selects_key(options.keys, key) && std::none_of(options.exclude.begin(), options.exclude.end(), matches);
 }
 
 bool leaves_out_shape(const ConvertOptions& options) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "checkpointer/convert_job.h"
@@ -10,8 +11,10 @@
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/job_identity.h"
 #include "checkpointer/save_items.h"
+#include "core/byte_source.h"
 #include "data_file/file_image.h"
 #include "format/dcp/metadata_template.h"
+#include "format/torch_file/value_archive.h"
 #include "plan/file_balance.h"
 #include "save_plan/catalog_builder.h"
 
@@ -94,6 +97,9 @@ Result<void> add_value(const ConvertInput& input, const ConvertKey& key, Entry& 
   const LoadOptions& options = input.source->load_options();
   if (source.catalog().format == CheckpointFormat::kDcp) {  // the bytes stay, whatever classes they name
     CAIRN_TRY_ASSIGN(std::string payload, source.read_payload(key.value->fqn, options));
+    if (options.verify != Verify::kNone) {
+      CAIRN_TRY(torch_file::check_storages(MemorySource(std::as_bytes(std::span(payload)))));
+    }
     entry.content = SerializedValue{std::move(payload)};
     return {};
   }

@@ -231,10 +231,7 @@ class Comparison {
   }
 
  private:
-  bool is_selected(std::string_view key) const {
-    return options_.keys.empty() || std::any_of(options_.keys.begin(), options_.keys.end(),
-                                                [&](const auto& pattern) { return matches_key(pattern, key); });
-  }
+  bool is_selected(std::string_view key) const { return selects_key(options_.keys, key); }
 
   Result<void> check_patterns() const {
     const auto has_match = [](const Catalog& catalog, std::string_view pattern) {
@@ -483,10 +480,7 @@ Result<DiffReport> diff_watched(const std::filesystem::path& path_a, const std::
   };
   CAIRN_TRY_ASSIGN(Checkpoint checkpoint_a, open_at(path_a));
   CAIRN_TRY_ASSIGN(Checkpoint checkpoint_b, open_at(path_b));
-  const auto is_compared = [&options](std::string_view key) {
-    return options.keys.empty() || std::any_of(options.keys.begin(), options.keys.end(),
-                                               [key](const std::string& pattern) { return matches_key(pattern, key); });
-  };
+  const auto is_compared = [&options](std::string_view key) { return selects_key(options.keys, key); };
   for (const Checkpoint* checkpoint : {&checkpoint_a, &checkpoint_b}) {
     CAIRN_TRY(checkpointer::take_recorded_dtypes(checkpoint->impl(), options.follow_links, is_compared));
   }

@@ -1,6 +1,7 @@
 #include <cairn/latest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,21 +60,32 @@ class Search {
   explicit Search(const LatestOptions& options) : options_(options) {}
 
   Result<std::optional<fs::path>> newest_of(const std::vector<Candidate>& candidates) const {
-    // The place of such a candidate in the order is not known for certain: its time may have changed.
+    CAIRN_TRY_ASSIGN(const Candidate* const newest, newest_in_order(candidates));
     for (const Candidate& candidate : candidates) {
-      if (candidate.fault) CAIRN_TRY(pass_over(candidate, *candidate.fault));
+      if (!candidate.fault || (is_passed_unseen(candidate) && !checkpointer::may_be_newer(candidate, newest))) continue;
+      CAIRN_TRY(pass_over(candidate, *candidate.fault));
     }
+    return newest != nullptr ? std::optional(newest->directory) : std::nullopt;
+  }
+
+ private:
+  // Null if no candidate with an order is whole.
+  Result<const Candidate*> newest_in_order(const std::vector<Candidate>& candidates) const {
     for (const Candidate& candidate : candidates) {
       if (candidate.fault) continue;
       CAIRN_TRY(stop_if_interrupted(options_.interrupted));
       const std::optional<Error> fault = checkpointer::fault_of(candidate);
-      if (!fault) return std::optional(candidate.directory);
+      if (!fault) return &candidate;
       CAIRN_TRY(pass_over(candidate, *fault));
     }
-    return std::optional<fs::path>();
+    return static_cast<const Candidate*>(nullptr);
   }
 
- private:
+  // Of a directory that may hold no checkpoint at all.
+  static bool is_passed_unseen(const Candidate& candidate) {
+    return candidate.is_dangling || checkpointer::leaves_open(*candidate.fault);
+  }
+
   Result<void> pass_over(const Candidate& candidate, Error reason) const {
     const std::string directory = "'" + candidate.directory.string() + "'";
     if (checkpointer::leaves_open(reason)) {
@@ -106,16 +118,21 @@ ListedCheckpoint entry_for(const Candidate& candidate) {
 
 // The rule of Search, for candidates that have all been checked.
 void mark_newest(std::vector<ListedCheckpoint>& entries, const std::vector<Candidate>& candidates) {
-  const bool has_closed = std::any_of(candidates.begin(), candidates.end(), [](const Candidate& candidate) {
-    return candidate.fault && checkpointer::leaves_open(*candidate.fault);
-  });
-  if (has_closed) return;
-  for (ListedCheckpoint& entry : entries) {
-    const bool is_model = entry.format != CheckpointFormat::kDcp;
-    const bool is_behind_checkpoints = is_model && entries.front().format == CheckpointFormat::kDcp;
-    if (is_behind_checkpoints || (entry.reason && checkpointer::leaves_open(*entry.reason))) return;
-    entry.is_newest = !entry.reason;
-    if (entry.is_newest) return;
+  const auto hides = [&](const Candidate* newest) {
+    return std::any_of(candidates.begin(), candidates.end(), [newest](const Candidate& candidate) {
+      return candidate.fault && checkpointer::leaves_open(*candidate.fault) &&
+             checkpointer::may_be_newer(candidate, newest);
+    });
+  };
+  const bool has_checkpoints = checkpointer::has_checkpoints(candidates);
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (candidates[i].is_model() && has_checkpoints) return;
+    if (candidates[i].fault) continue;
+    ListedCheckpoint& entry = entries[i];
+    if (entry.reason && checkpointer::leaves_open(*entry.reason)) return;
+    if (entry.reason) continue;
+    entry.is_newest = !hides(&candidates[i]);
+    return;
   }
 }
 

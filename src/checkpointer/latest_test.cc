@@ -241,6 +241,31 @@ TEST_F(Latest, GoesByTheLinkOfMetadataThatIsMissing) {
   EXPECT_EQ(passed_over_[0].code(), ErrorCode::kNotFound);
 }
 
+TEST_F(Latest, NamesALinkToNothingThatMayHaveBeenNewer) {
+  save_as("step-5");
+  fs::create_directory_symlink(scratch_.path() / "removed", root_ / "step-9");
+  EXPECT_EQ(newest(), "step-5");
+  ASSERT_EQ(passed_over_.size(), 1u);
+  EXPECT_EQ(passed_over_[0].code(), ErrorCode::kNotFound);
+  EXPECT_NE(std::string(passed_over_[0].what()).find((root_ / "step-9").string()), std::string::npos);
+  const auto listed = checkpoints(root_);
+  ASSERT_TRUE(listed && listed->size() == 2);
+  EXPECT_TRUE((*listed)[0].state == ListedCheckpoint::State::kUnreadable && (*listed)[1].is_newest);
+  fs::remove(root_ / "step-9");
+  fs::create_directory_symlink(scratch_.path() / "removed", root_ / "step-4");
+  change("step-5/.metadata", -3600s);
+  EXPECT_EQ(newest(), "step-5");
+  EXPECT_TRUE(passed_over_.empty()) << "an earlier link with a smaller number";
+}
+
+TEST_F(Latest, IsTheLastModelBesideALinkToNothing) {
+  ASSERT_TRUE(save_model(root_ / "model", 1));
+  fs::create_directory_symlink("removed", root_ / "best");
+  EXPECT_EQ(newest(), "model");
+  EXPECT_EQ(passed_over_.size(), 1u);
+  EXPECT_TRUE(checkpoints(root_)->back().is_newest);
+}
+
 TEST_F(Latest, ListsAllCheckpointsInItsOrder) {
   for (const std::string name : {"step-1", "step-2", "step-3", "step-4"}) save_as(name);
   fs::resize_file(root_ / "step-3" / "__0_0.distcp", 1);

@@ -21,6 +21,7 @@
 #include "data_file/archive_check.h"
 #include "format/safetensors/index.h"
 #include "format/torch_file/value_archive.h"
+#include "format/zip/directory.h"
 #include "storage/open_directory.h"
 #include "storage/watched_storage.h"
 
@@ -391,9 +392,12 @@ Result<std::string> Checkpoint::Impl::chunk_payload(std::string_view fqn, const 
   };
   Result<data_file::DataFile::Item> item = file->read_item(location, options.verify != Verify::kNone);
   if (!item) return explain(std::move(item).error());
-  const bool is_zip = catalog.format == CheckpointFormat::kDcp && item->bytes.starts_with("PK");
-  if (options.verify != Verify::kNone && !item->checked && is_zip) {
+  if (options.verify != Verify::kNone && !item->checked && catalog.format == CheckpointFormat::kDcp) {
     const MemorySource archive(std::as_bytes(std::span(item->bytes)));
+    // The first bytes of an archive may be damaged.
+    const Result<bool> ends_as_zip = zip::has_end_record(archive);
+    const bool is_zip = item->bytes.starts_with("PK") || (ends_as_zip && *ends_as_zip);
+    if (!is_zip) return std::move(item->bytes);
     if (auto checked = data_file::check_archive(archive); !checked) return explain(std::move(checked).error());
   }
   return std::move(item->bytes);

@@ -47,7 +47,7 @@ std::uint64_t hash_of(const ItemSource& item, std::uint64_t salt) {
   return hash_of(save_plan::content_digest(item), salt);
 }
 
-// Whether the key is that of a cairn.PerRank: a key of one rank would end the comparison of its part.
+// Whether the key is that of a cairn.PerRank: step 4 is not needed for the key of one rank.
 bool is_of_one_rank(std::string_view fqn) { return fqn.find(".__rank_") != std::string_view::npos; }
 
 std::size_t part_of(const Entry& entry, std::size_t count) {
@@ -58,38 +58,137 @@ std::size_t part_of(const Entry& entry, std::size_t count) {
   return hash.finish() % count;
 }
 
-std::string encode_hashes(std::span<const ItemSource> items, std::span<const WatchedItem> watched) {
+// For each watched item of the sets: salt, hash, and the key unless the coordinator has the key, too.
+std::string encode_hashes(std::span<const ItemSource> items, std::span<const WatchedItem> watched,
+                          const DifferentSets& sets) {
   std::string message;
   for (const WatchedItem& item : watched) {
-    for (const std::uint64_t word : {item.salt, hash_of(items[item.index], item.salt)}) {
-      for (unsigned shift = 0; shift < 64; shift += 8) message.push_back(static_cast<char>(word >> shift));
-    }
+    if (!sets[item.set]) continue;
+    manifest::append_fixed(message, item.salt);
+    manifest::append_fixed(message, hash_of(items[item.index], item.salt));
+    manifest::append_text(message, item.set == 0 ? std::string_view() : items[item.index].entry->fqn);
   }
   return message;
 }
 
-Result<save_plan::DifferentKeys> compare_hashes(std::span<const ItemSource> items, std::span<const WatchedItem> watched,
-                                                std::span<const std::string> messages) {
-  struct Own {
-    std::uint64_t hash = 0;
-    bool differs = false;
-  };
-  std::unordered_map<std::uint64_t, Own> own;  // by salt
-  for (const WatchedItem& item : watched) own[item.salt].hash = hash_of(items[item.index], item.salt);
-  for (const std::string& message : messages) {
+// The hashes of all ranks, at the coordinator.
+class HashComparison {
+ public:
+  HashComparison(std::span<const ItemSource> items, std::span<const WatchedItem> watched) {
+    for (const WatchedItem& item : watched) {
+      if (item.set != 0) continue;
+      by_salt_.emplace(item.salt, keys_.size());
+      keys_.push_back({items[item.index].entry->fqn, std::nullopt, false});
+    }
+  }
+
+  Result<void> add(const std::string& message) {
     manifest::CodedReader reader(message);
     while (reader.left() > 0) {
       CAIRN_TRY_ASSIGN(const auto salt, reader.fixed<std::uint64_t>());
       CAIRN_TRY_ASSIGN(const auto hash, reader.fixed<std::uint64_t>());
-      const auto found = own.find(salt);
-      if (found != own.end() && found->second.hash != hash) found->second.differs = true;
+      CAIRN_TRY_ASSIGN(const std::string_view name, reader.counted_text());
+      const auto [at, is_new] = by_salt_.emplace(salt, keys_.size());
+      if (is_new) keys_.push_back({std::string(name), std::nullopt, false});
+      Key& key = keys_[at->second];
+      if (!key.hash) key.hash = hash;
+      key.differs = key.differs || *key.hash != hash;
+    }
+    return {};
+  }
+
+  save_plan::DifferentKeys finish() const {
+    save_plan::DifferentKeys different;
+    for (const Key& key : keys_) {
+      if (key.differs) different.add(key.name);
+    }
+    return different;
+  }
+
+ private:
+  struct Key {
+    std::string name;
+    std::optional<std::uint64_t> hash;  // of the first rank that has sent one
+    bool differs = false;
+  };
+  std::vector<Key> keys_;
+  std::unordered_map<std::uint64_t, std::size_t> by_salt_;  // index into keys_
+};
+
+Result<save_plan::DifferentKeys> compare_hashes(std::span<const ItemSource> items, std::span<const WatchedItem> watched,
+                                                std::span<const std::string> messages) {
+  HashComparison comparison(items, watched);
+  for (const std::string& message : messages) CAIRN_TRY(comparison.add(message));
+  return comparison.finish();
+}
+
+// Step 4: the bytes of the messages of all ranks, and of a salt and a hash in a message.
+constexpr std::size_t kRestBytesMax = std::size_t{256} << 20;
+constexpr std::size_t kSaltAndHashBytes = 16;
+
+// Leaves the items with the smallest salts: ranks with equal keys leave equal items.
+void limit_rest(std::vector<WatchedItem>& rest, std::size_t rank_count) {
+  std::ranges::sort(rest, {}, &WatchedItem::salt);
+  rest.resize(std::min(rest.size(), kRestBytesMax / kSaltAndHashBytes / rank_count));
+}
+
+// The coordinator's answer: the numbers of the sets whose contents differ, as bits; then for each common key the salt
+// and the number of the set.
+Result<std::string> common_salts_in(std::span<const std::string> messages) {
+  struct Key {
+    save_plan::KeyHolders holders;
+    std::uint64_t hash = 0;
+    bool differs = false;
+  };
+  std::unordered_map<std::uint64_t, Key> keys;  // by salt
+  for (std::size_t rank = 0; rank < messages.size(); ++rank) {
+    manifest::CodedReader reader(messages[rank]);
+    while (reader.left() > 0) {
+      CAIRN_TRY_ASSIGN(const auto salt, reader.fixed<std::uint64_t>());
+      CAIRN_TRY_ASSIGN(const auto hash, reader.fixed<std::uint64_t>());
+      Key& key = keys[salt];
+      if (key.holders.count() == 0) key.hash = hash;
+      key.holders.add(rank);
+      key.differs = key.differs || key.hash != hash;
     }
   }
-  save_plan::DifferentKeys different;
-  for (const WatchedItem& item : watched) {
-    if (own[item.salt].differs) different.add(items[item.index].entry->fqn);
+  save_plan::RankSets sets(messages.size());
+  DifferentSets different;
+  std::string common;
+  for (const auto& [salt, key] : keys) {
+    const std::optional<std::uint32_t> set = sets.number_of(key.holders);
+    if (!set) continue;
+    manifest::append_fixed(common, salt);
+    manifest::append_varint(common, *set);
+    if (key.differs) different.set(*set);
   }
-  return different;
+  std::string answer;
+  manifest::append_varint(answer, different.to_ulong());
+  return answer + common;
+}
+
+// Moves the items that the answer names from `rest` to `watched`.
+Result<void> take_common(std::string_view answer, ContentParts::Common& common) {
+  if (answer.empty()) return {};  // of a coordinator that has failed
+  manifest::CodedReader reader(answer);
+  CAIRN_TRY_ASSIGN(const std::uint64_t different, reader.varint());
+  std::unordered_map<std::uint64_t, std::uint32_t> sets;  // by salt
+  while (reader.left() > 0) {
+    CAIRN_TRY_ASSIGN(const auto salt, reader.fixed<std::uint64_t>());
+    CAIRN_TRY_ASSIGN(const std::uint64_t set, reader.varint());
+    if (set >= save_plan::kRankSetsMax) return reader.damaged("an unknown set of ranks");
+    sets.emplace(salt, static_cast<std::uint32_t>(set));
+  }
+  common.different |= DifferentSets(different);
+  std::erase_if(common.rest, [&](WatchedItem item) {
+    const auto found = sets.find(item.salt);
+    if (found == sets.end()) return false;
+    item.set = found->second;
+    common.watched.push_back(item);
+    return true;
+  });
+  std::ranges::sort(common.watched, {}, &WatchedItem::index);
+  return {};
 }
 
 std::optional<std::string> warning_of(const save_plan::DifferentKeys& different) {
@@ -104,27 +203,29 @@ std::int64_t number_of(std::uint64_t bits) { return std::bit_cast<std::int64_t>(
 }  // namespace
 
 Result<std::vector<WatchedItem>> watch_items(std::span<const ItemSource> items,
-                                             std::span<const std::uint32_t> indices) {
+                                             std::span<const save_plan::CommonItem> common) {
   std::vector<WatchedItem> watched;
-  watched.reserve(indices.size());
-  for (const std::uint32_t index : indices) {
-    if (index >= items.size()) return Error(ErrorCode::kCorrupt, "this rank lacks an item that all ranks have");
-    if (save_plan::is_watched(items[index])) watched.push_back({index, salt_of(items[index])});
+  watched.reserve(common.size());
+  for (const auto& [index, set] : common) {
+    if (index >= items.size()) return Error(ErrorCode::kCorrupt, "this rank lacks an item that several ranks have");
+    if (save_plan::is_watched(items[index])) watched.push_back({index, salt_of(items[index]), set});
   }
   return watched;
 }
 
-std::uint64_t content_sum(std::span<const ItemSource> items, std::span<const WatchedItem> watched) {
-  std::uint64_t sum = 0;
-  for (const WatchedItem& item : watched) sum += hash_of(items[item.index], item.salt);
-  return sum;
+ContentSums content_sums(std::span<const ItemSource> items, std::span<const WatchedItem> watched) {
+  ContentSums sums;
+  for (const WatchedItem& item : watched) {
+    sums[item.set] = sums[item.set].value_or(0) + hash_of(items[item.index], item.salt);
+  }
+  return sums;
 }
 
 Result<std::optional<std::string>> find_differences(Ranks& ranks, std::span<const ItemSource> items,
-                                                    std::span<const WatchedItem> watched) {
-  note_differences();
+                                                    std::span<const WatchedItem> watched,
+                                                    const DifferentSets& different_sets) {
   // The remaining ranks wait for this rank in the next step of the save: a failure here only shortens the warning.
-  const auto mine = attempt([&]() -> Result<std::string> { return encode_hashes(items, watched); });
+  const auto mine = attempt([&]() -> Result<std::string> { return encode_hashes(items, watched, different_sets); });
   CAIRN_TRY_ASSIGN(const std::vector<std::string> messages, ranks.gather(mine ? *mine : std::string()));
   if (!ranks.is_coordinator()) return std::optional<std::string>();
   const auto different = attempt([&] { return compare_hashes(items, watched, messages); });
@@ -146,18 +247,15 @@ Result<PlannedComparison> compare_planned(std::span<const plan::LocalPlan> plans
                                           std::span<const std::string> contents) {
   if (plans.size() < 2 || are_differences_noted()) return PlannedComparison();
   CAIRN_TRY_ASSIGN(save_plan::SharedContent common, save_plan::compare_contents(plans, contents));
-  std::optional<std::string> warning = warning_of(common.different);
-  if (!warning) return PlannedComparison{std::nullopt, std::move(common.items_of_all)};
-  note_differences();
-  return PlannedComparison{std::move(warning), {}};
+  return PlannedComparison{warning_of(common.different), std::move(common.common)};
 }
 
 bool are_differences_noted() {
   return noted_differences.use([](const NotedDifferences& it) { return it.are_noted; });
 }
 
-void note_differences() {
-  noted_differences.use([](NotedDifferences& it) { it.are_noted = true; });
+bool note_differences() {
+  return !noted_differences.use([](NotedDifferences& it) { return std::exchange(it.are_noted, true); });
 }
 
 void forget_differences() {
@@ -170,7 +268,7 @@ ContentParts::ContentParts(std::span<const ItemSource> items) {
     const std::optional<std::uint32_t> digest = save_plan::content_digest(items[i]);
     if (!digest) continue;
     Part& part = parts_[part_of(*items[i].entry, parts_.size())];
-    const WatchedItem item{static_cast<std::uint32_t>(i), salt_of(items[i])};
+    const WatchedItem item{static_cast<std::uint32_t>(i), salt_of(items[i]), 0};
     part.keys += mixed_number(item.salt);
     part.content += hash_of(digest, item.salt);
     part.items.push_back(item);
@@ -190,12 +288,36 @@ ContentParts::Common ContentParts::common_of(std::span<const std::int64_t> small
   Common common;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const std::span<const std::int64_t> numbers = smallest.subspan(4 * i, 4);
-    if (numbers[0] != ~numbers[1]) continue;  // ranks with different keys
-    if (!parts_[i].items.empty() && numbers[2] != ~numbers[3]) common.differs = true;
-    common.watched.insert(common.watched.end(), parts_[i].items.begin(), parts_[i].items.end());
+    const bool has_equal_keys = numbers[0] == ~numbers[1];
+    common.has_rest = common.has_rest || !has_equal_keys;
+    if (has_equal_keys && numbers[2] != ~numbers[3]) common.different.set(0);
+    std::vector<WatchedItem>& items = has_equal_keys ? common.watched : common.rest;
+    items.insert(items.end(), parts_[i].items.begin(), parts_[i].items.end());
   }
   std::ranges::sort(common.watched, {}, &WatchedItem::index);
   return common;
+}
+
+Result<void> find_common_rest(Ranks& ranks, std::span<const ItemSource> items, ContentParts::Common& common) {
+  // As in step 2, a failure must not end the step: the items then stay in `rest`.
+  const auto mine = attempt([&]() -> Result<std::string> {
+    limit_rest(common.rest, ranks.size());
+    std::string message;
+    for (const WatchedItem& item : common.rest) {
+      manifest::append_fixed(message, item.salt);
+      manifest::append_fixed(message, hash_of(items[item.index], item.salt));
+    }
+    return message;
+  });
+  if (!mine) common.rest.clear();
+  CAIRN_TRY_ASSIGN(const std::vector<std::string> messages, ranks.gather(mine ? *mine : std::string()));
+  std::string answer;
+  if (ranks.is_coordinator()) {
+    const auto found = attempt([&] { return common_salts_in(messages); });
+    if (found) answer = *found;
+  }
+  CAIRN_TRY_ASSIGN(const std::string received, ranks.broadcast(std::move(answer)));
+  return take_common(received, common);
 }
 
 }  // namespace cairn::checkpointer

@@ -2,16 +2,21 @@
 // rank's value (save_plan/shared_content.h). The coordinator warns, once per job.
 //
 // 1. A save that plans anew compares the digests that come with the local plans, key by key.
-// 2. A save that goes on with a plan sends the sum of its digests in the vote (vote.h). If the sums differ, and no rank
-//    has noted a warning, one gather of the digests finds the keys.                                            [gather]
-// 3. The first save after a load goes on with the plan of the checkpoint: no rank knows which keys all ranks have. The
-//    ranks compare the keys, by parts of the state, in the reduction that confirms the plan (plan_confirmation.h). The
-//    parts whose keys all ranks have are compared then and from then on.
+// 2. A save that goes on with a plan sends sums of its digests in the vote (vote.h): a sum for each set of ranks that
+//    have keys in common. If the sums of a set differ, and no rank has noted a warning, one gather of the digests finds
+//    the keys.                                                                                               [gather]
+// 3. The first save after a load goes on with the plan of the checkpoint: no rank knows which keys the ranks have in
+//    common. The ranks compare the keys, by parts of the state, in the reduction that confirms the plan
+//    (plan_confirmation.h).
+// 4. Of the parts whose keys differ between the ranks, the ranks exchange the keys, as hashes.   [gather, broadcast]
+//
+// The warning is noted when the caller gets the warning: a save that fails later has told nothing.
 #pragma once
 
 #include <cairn/result.h>
 
 #include <array>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -21,27 +26,34 @@
 
 #include "checkpointer/ranks.h"
 #include "data_file/file_image.h"
+#include "save_plan/rank_sets.h"
 #include "save_plan/shared_content.h"
 
 namespace cairn::checkpointer {
 
-// An item whose key all ranks have. `salt` stands for the key.
+// An item whose key several ranks have, or may have. `salt` stands for the key.
 struct WatchedItem {
   std::uint32_t index = 0;
   std::uint64_t salt = 0;
+  std::uint32_t set = 0;  // the ranks that have the key (save_plan/rank_sets.h)
 };
 
-// Of the items with these indices, those that every save compares. kCorrupt for an index beyond the items.
+// Of the common items, those that every save compares. kCorrupt for an index beyond the items.
 Result<std::vector<WatchedItem>> watch_items(std::span<const data_file::ItemSource> items,
-                                             std::span<const std::uint32_t> indices);
+                                             std::span<const save_plan::CommonItem> common);
 
-// The sum of the digests of the watched items: equal on all ranks whose items have equal content.
-std::uint64_t content_sum(std::span<const data_file::ItemSource> items, std::span<const WatchedItem> watched);
+// By set of ranks: the sum of the digests of the watched items, equal on all ranks of the set whose items have equal
+// content. Nullopt: no item of the set.
+using ContentSums = std::array<std::optional<std::uint64_t>, save_plan::kRankSetsMax>;
+using DifferentSets = std::bitset<save_plan::kRankSetsMax>;
 
-// Step 2, a collective step. Returns the warning at the coordinator; nullopt on the other ranks, and if no item differs
-// any more. Notes the warning on every rank.
+ContentSums content_sums(std::span<const data_file::ItemSource> items, std::span<const WatchedItem> watched);
+
+// Step 2, a collective step, for the sets with different sums. Returns the warning at the coordinator; nullopt on the
+// other ranks, and if no item differs any more.
 Result<std::optional<std::string>> find_differences(Ranks& ranks, std::span<const data_file::ItemSource> items,
-                                                    std::span<const WatchedItem> watched);
+                                                    std::span<const WatchedItem> watched,
+                                                    const DifferentSets& different);
 
 // Step 1: the items whose digests a rank sends. None of a process alone.
 inline std::span<const data_file::ItemSource> contents_to_send(const Ranks& ranks,
@@ -53,15 +65,16 @@ Result<std::vector<std::string>> take_all_contents(std::vector<std::string>& loc
 
 struct PlannedComparison {
   std::optional<std::string> warning;
-  std::vector<std::vector<std::uint32_t>> watched;  // by rank; empty: nothing is watched
+  std::vector<std::vector<save_plan::CommonItem>> watched;  // by rank; empty: nothing is watched
 };
-// `contents`: of take_all_contents(). Compares nothing for a process alone. Notes a warning.
+// `contents`: of take_all_contents(). Compares nothing for a process alone.
 Result<PlannedComparison> compare_planned(std::span<const plan::LocalPlan> plans,
                                           std::span<const std::string> contents);
 
 // Whether a warning was noted in this job. Thread-safe. A forked child is a new job.
 bool are_differences_noted();
-void note_differences();
+// Notes a warning that the caller gets now. False if one was noted before: saves may overlap.
+bool note_differences();
 // Begins a new job, for tests.
 void forget_differences();
 
@@ -75,8 +88,10 @@ class ContentParts {
   void append_to(std::vector<std::int64_t>& numbers) const;
 
   struct Common {
-    std::vector<WatchedItem> watched;
-    bool differs = false;
+    std::vector<WatchedItem> watched;  // of the parts whose keys all ranks have
+    DifferentSets different;
+    std::vector<WatchedItem> rest;  // of the remaining parts
+    bool has_rest = false;          // on any rank: equal on all ranks
   };
   // `smallest`: kNumbers numbers, for each place the smallest of all ranks.
   Common common_of(std::span<const std::int64_t> smallest) const;
@@ -89,5 +104,9 @@ class ContentParts {
   };
   std::array<Part, kNumbers / 4> parts_;
 };
+
+// Step 4, a collective step, if common.has_rest: moves the items of `rest` that several ranks have to `watched`. The
+// messages of all ranks together are bounded: of a rank with many items some remain in `rest`.
+Result<void> find_common_rest(Ranks& ranks, std::span<const data_file::ItemSource> items, ContentParts::Common& common);
 
 }  // namespace cairn::checkpointer

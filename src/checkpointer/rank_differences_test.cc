@@ -19,11 +19,12 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// A state of three ranks: values that all ranks have, and one of this rank alone.
-StateDict state_of(std::size_t rank, int step, int position) {
+// A state of three ranks: values that all ranks have, one that ranks 1 and 2 have, and one of this rank alone.
+StateDict state_of(std::size_t rank, int step, int position, int of_two = 0) {
   StateDict state;
   EXPECT_TRUE(state.add_value(Path{"step"}, Value(step)));
   EXPECT_TRUE(state.add_value(Path{"loader", "position"}, Value(position)));
+  if (rank != 0) EXPECT_TRUE(state.add_value(Path{"stage", "of two"}, Value(of_two)));
   EXPECT_TRUE(state.add_value(Path{"of rank " + std::to_string(rank)}, Value(static_cast<int>(rank))));
   // The process keeps plans of several tests: no rank may have an equal part of two of them.
   EXPECT_TRUE(state.add_value(Path{testing::UnitTest::GetInstance()->current_test_info()->name()}, Value(1)));
@@ -49,7 +50,7 @@ class RankDifferences : public testing::Test {
     const std::filesystem::path directory = scratch_.path() / std::to_string(step_);
     as_three_ranks([&](std::size_t rank, Collectives& collectives) {
       const auto counted = named_calls(collectives, seen[rank].calls);
-      const StateDict state = state_of(rank, step_, positions[rank]);
+      const StateDict state = state_of(rank, step_, positions[rank], of_two_[rank]);
       SaveOptions options;
       options.collectives = counted.get();
       seen[rank].warnings = save(rank, directory, state, options);
@@ -78,9 +79,9 @@ class RankDifferences : public testing::Test {
                     });
   }
 
-  static void expect_warning(const std::vector<Seen>& seen) {
+  static void expect_warning(const std::vector<Seen>& seen, const std::string& key = "'loader.position'") {
     ASSERT_EQ(seen[0].warnings.size(), 1u);
-    EXPECT_NE(seen[0].warnings[0].find("different values under 'loader.position', and"), std::string::npos)
+    EXPECT_NE(seen[0].warnings[0].find("different values under " + key + ", and"), std::string::npos)
         << seen[0].warnings[0];
     EXPECT_TRUE(seen[1].warnings.empty() && seen[2].warnings.empty());
   }
@@ -91,6 +92,7 @@ class RankDifferences : public testing::Test {
   storage::ScratchDirectory scratch_;
   AsyncCheckpointer savers_[3];
   int step_ = 0;
+  std::vector<int> of_two_ = {0, 0, 0};
 };
 
 TEST_F(RankDifferences, AreFoundByTheFirstPlan) {
@@ -124,6 +126,34 @@ TEST_F(RankDifferences, AreFoundByALaterBlockingSave) {
   EXPECT_EQ(different[1].calls, calls);
 }
 
+TEST_F(RankDifferences, OfSomeRanksAreFoundByALaterSave) {
+  expect_none(save_asynchronously({1, 1, 1}));
+  of_two_ = {0, 5, 6};
+  const std::vector<Seen> different = save_asynchronously({2, 2, 2});
+  expect_warning(different, "'stage.of two'");
+  EXPECT_EQ(different[1].calls, (Names{"smallest", "gather"}));
+  forget_differences();
+  of_two_ = {0, 0, 0};
+  expect_none(save_at_once({3, 3, 3}));
+  of_two_ = {0, 5, 6};
+  expect_warning(save_at_once({4, 4, 4}), "'stage.of two'");
+}
+
+TEST_F(RankDifferences, HaveAWarningInTheNextSaveIfASaveFails) {
+  const auto fail = [this](std::vector<int> positions) {
+    save_all(std::move(positions), [](std::size_t, const auto& directory, const StateDict& state, SaveOptions options) {
+      options.before_commit = [] { return Error(ErrorCode::kCancelled, "for the test"); };
+      EXPECT_FALSE(cairn::save(directory, state, options));
+      return Names();
+    });
+  };
+  fail({1, 2, 3});  // by the first plan
+  expect_warning(save_at_once({1, 2, 3}));
+  forget_differences();
+  fail({1, 2, 3});  // by a later save
+  expect_warning(save_at_once({1, 2, 3}));
+}
+
 // The parts of the ranks, reduced.
 std::vector<ContentParts::Common> commons_of(const std::vector<StateDict>& states) {
   std::vector<ContentParts> parts;
@@ -145,8 +175,8 @@ TEST_F(RankDifferences, OfPartsThatAllRanksHaveAreFound) {
   const auto equal = commons_of({state_of(0, 1, 5), state_of(1, 1, 5)});
   const auto different = commons_of({state_of(0, 1, 5), state_of(1, 1, 6)});
   for (std::size_t rank = 0; rank < 2; ++rank) {
-    EXPECT_FALSE(equal[rank].differs);
-    EXPECT_TRUE(different[rank].differs);
+    EXPECT_TRUE(equal[rank].different.none() && equal[rank].has_rest);
+    EXPECT_TRUE(different[rank].different[0]);
     EXPECT_EQ(equal[rank].watched.size(), 3u);  // the parts of the ranks' own keys differ in their keys
   }
 }
@@ -159,8 +189,33 @@ TEST_F(RankDifferences, BesideAValueOfOneRankAreFound) {
     ASSERT_TRUE(states[rank].add_value(Path{"app", "step"}, Value(static_cast<int>(rank))));
   }
   const auto commons = commons_of(states);
-  EXPECT_TRUE(commons[0].differs && commons[1].differs);
+  EXPECT_TRUE(commons[0].different[0] && commons[1].different[0]);
+  EXPECT_TRUE(!commons[0].has_rest && commons[0].rest.empty());
   EXPECT_EQ(commons[0].watched.size(), 1u);
+}
+
+TEST_F(RankDifferences, InAPartWithKeysOfSomeRanksAreFoundByAnExchange) {
+  as_three_ranks([](std::size_t rank, Collectives& collectives) {
+    StateDict state;
+    EXPECT_TRUE(state.add_value(Path{"app", "of rank " + std::to_string(rank)}, Value(1)));
+    EXPECT_TRUE(state.add_value(Path{"app", "step"}, Value(7)));
+    if (rank != 2) EXPECT_TRUE(state.add_value(Path{"app", "of two"}, Value(static_cast<int>(rank))));
+    const auto items = SaveItems::make(state);
+    ContentParts parts(items->sources());
+    std::vector<std::int64_t> numbers;
+    parts.append_to(numbers);
+    const auto smallest = collectives.smallest(numbers);
+    ContentParts::Common common = parts.common_of(*smallest);
+    EXPECT_TRUE(common.has_rest && common.watched.empty());
+    Ranks ranks(&collectives, 0);
+    EXPECT_TRUE(find_common_rest(ranks, items->sources(), common));
+    EXPECT_EQ(common.watched.size(), rank == 2 ? 1u : 2u);
+    EXPECT_EQ(common.rest.size(), 1u);
+    EXPECT_TRUE(!common.different[0] && common.different.count() == 1);
+    const auto warning = find_differences(ranks, items->sources(), common.watched, common.different);
+    EXPECT_TRUE(warning && warning->has_value() == (rank == 0));
+    if (warning && *warning) EXPECT_NE((*warning)->find("'app.of two', and"), std::string::npos) << **warning;
+  });
 }
 
 }  // namespace

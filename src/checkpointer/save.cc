@@ -7,7 +7,8 @@
 // 2. Agree. Every rank votes for its earlier plan, if any; the coordinator's vote carries the claim's ticket. The plan
 //    of a checkpoint is compared between the ranks before its first use (plan_confirmation.cc). If the ranks' common
 //    values differ for the first time, the ranks find their keys (rank_differences.h).
-//                     [reduction; after a failure also all-gather; for a checkpoint's plan a reduction; maybe a gather]
+//                    [reduction; after a failure also all-gather; for a checkpoint's plan a reduction, and for keys of
+//                                          some ranks a gather and a broadcast; for values that differ a gather, once]
 // 3. Plan, unless all ranks voted for one plan. The coordinator gets the local plans, assigns the items to ranks
 //    (plan/global_save_plan.h) and lays out the files, which determines `.metadata`. Each rank gets its assignment.
 //    The claim of a model follows from its plan, and takes place here.                               [gather, scatter]
@@ -225,16 +226,17 @@ class Save {
     if (!count.ticket && !options_.safetensors) return Error(ErrorCode::kInternal, "the save has no coordinator");
     ticket_ = count.ticket;
     if (count.plan_id == 0) plan_.reset();
-    bool differs = count.contents_differ;
+    checkpointer::DifferentSets different = count.different;
     if (plan_ && !plan_->is_confirmed) {
       CAIRN_TRY_ASSIGN(const checkpointer::Confirmation confirmed,
                        checkpointer::confirm_plan(ranks_, *ticket_, plan_, items_.sources(), options_.record_paths));
       plan_ = confirmed.plan;
-      differs = confirmed.contents_differ;
+      different = confirmed.different;
       if (plan_) checkpointer::keep_process_plan(plan_);
     }
-    if (!plan_ || !differs || count.differences_noted) return {};
-    CAIRN_TRY_ASSIGN(differences_, checkpointer::find_differences(ranks_, items_.sources(), plan_->watched));
+    if (count.differences_noted) (void)checkpointer::note_differences();
+    if (!plan_ || different.none() || count.differences_noted) return {};
+    CAIRN_TRY_ASSIGN(differences_, checkpointer::find_differences(ranks_, items_.sources(), plan_->watched, different));
     return {};
   }
 
@@ -290,7 +292,7 @@ class Save {
     find_plan();
     if (plan_) vote.plan_id = plan_->id;
     if (plan_ && !vote.differences_noted) {
-      vote.content_sum = checkpointer::content_sum(items_.sources(), plan_->watched);
+      vote.content_sums = checkpointer::content_sums(items_.sources(), plan_->watched);
     }
     if (ranks_.is_coordinator()) {
       CAIRN_TRY_ASSIGN(vote.ticket, coordinator_.claim(names_taken));
@@ -403,7 +405,7 @@ class Save {
     }
     if (auto refusal = devices_ ? devices_->untold_refusal() : std::nullopt) committed.warnings.push_back(*refusal);
     if (parts_warning_) committed.warnings.push_back(*parts_warning_);
-    if (differences_) committed.warnings.push_back(*differences_);
+    if (differences_ && checkpointer::note_differences()) committed.warnings.push_back(*differences_);
     if (ranks_.is_coordinator()) bytes_written_ += coordinator_.metadata_bytes();
     CAIRN_TRY_ASSIGN(std::shared_ptr<const Catalog> catalog, catalog_after(committed));
     return SaveReport{save_id_, std::move(catalog), bytes_written_, std::move(committed.warnings)};

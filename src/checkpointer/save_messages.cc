@@ -27,16 +27,18 @@ Result<AssignedItem> read_assigned(CodedReader& reader) {
   return item;
 }
 
-Result<std::vector<std::uint32_t>> read_watched(CodedReader& reader) {
+Result<std::vector<save_plan::CommonItem>> read_watched(CodedReader& reader) {
   CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
-  std::vector<std::uint32_t> watched;
+  std::vector<save_plan::CommonItem> watched;
   watched.reserve(count);
   std::uint64_t index = 0;
   for (std::uint64_t i = 0; i < count; ++i) {
     CAIRN_TRY_ASSIGN(const std::uint64_t distance, reader.varint());
     if (distance > UINT32_MAX - index) return reader.damaged("an item beyond 2^32");
     index += distance;
-    watched.push_back(static_cast<std::uint32_t>(index));
+    CAIRN_TRY_ASSIGN(const std::uint64_t set, reader.varint());
+    if (set >= save_plan::kRankSetsMax) return reader.damaged("an unknown set of ranks");
+    watched.push_back({static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(set)});
   }
   return watched;
 }
@@ -63,7 +65,10 @@ std::string encode_assignment(const SaveAssignment& assignment) {
   }
   append_varint(message, assignment.watched.size());
   std::uint32_t before = 0;
-  for (const std::uint32_t index : assignment.watched) append_varint(message, index - std::exchange(before, index));
+  for (const save_plan::CommonItem& item : assignment.watched) {
+    append_varint(message, item.index - std::exchange(before, item.index));
+    append_varint(message, item.set);
+  }
   return message;
 }
 

@@ -15,6 +15,7 @@
 
 #include "checkpointer/save_items.h"
 #include "commit/save_ticket.h"
+#include "save_plan/shared_content.h"
 
 namespace cairn::checkpointer {
 
@@ -32,8 +33,8 @@ struct SaveAssignment {
   std::uint32_t file_count = 0;  // of the whole save
   bool has_all_items = false;    // the rank writes all of its items, and `items` is empty
   std::vector<AssignedItem> items;
-  std::vector<AssignedFile> files;     // of a model; a checkpoint's files follow from the items
-  std::vector<std::uint32_t> watched;  // ascending: the items of StagedPlan::watched
+  std::vector<AssignedFile> files;             // of a model; a checkpoint's files follow from the items
+  std::vector<save_plan::CommonItem> watched;  // by ascending index: the items of StagedPlan::watched
 };
 std::string encode_assignment(const SaveAssignment& assignment);
 Result<SaveAssignment> decode_assignment(std::string_view message);

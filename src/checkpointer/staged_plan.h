@@ -36,7 +36,7 @@ struct StagedPlan {
   std::vector<std::uint64_t> payload_offsets;  // in the arena, one per item
   std::shared_ptr<const writer::StagedLayout> layout;
   std::uint64_t file_bytes = 0;  // of all files of the rank
-  // Values that all ranks have: later saves compare them. Empty if a warning about differences was noted.
+  // Values that several ranks have: later saves compare them. Empty if a warning about differences was noted.
   std::vector<WatchedItem> watched;
   // False for a plan from the files of a checkpoint, until the ranks have compared it (plan_confirmation.h).
   bool is_confirmed = true;

@@ -22,6 +22,7 @@
 #include "core/checksum.h"
 #include "data_file/archive_check.h"
 #include "data_file/range_fetch.h"
+#include "format/torch_file/torch_opening.h"
 #include "format/torch_file/value_archive.h"
 #include "format/zip/directory.h"
 #include "os/parallel.h"
@@ -342,6 +343,9 @@ class Verifier {
 
   // Of an archive every record may have a CRC; several keys may share a record. A legacy file has no checksums.
   void add_torch_save(const DataFile& file) {
+    if (auto opens = torch_file::check_torch_opens(file.bytes()); !opens) {
+      findings_.add(std::move(opens).error().file(file.name()));
+    }
     for (Error& problem : file.state_file()->storage_problems(kProblemsMax)) {
       findings_.add(std::move(problem).file(file.name()));
     }
@@ -476,6 +480,7 @@ class Verifier {
     if (!window) return findings_.add(explain(window.error()));
     const auto coverage = data_file::check_archive(WatchedSource(*window, watch_));
     if (!coverage) return findings_.add(explain(coverage.error()));
+    if (const auto opens = torch_file::check_torch_opens(*window); !opens) findings_.add(explain(opens.error()));
     findings_.count(coverage->bytes_checked, coverage->bytes_unchecked);
   }
 

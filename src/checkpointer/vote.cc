@@ -23,9 +23,8 @@ enum Place : std::uint8_t {
   kCoordinatorComplement,
   kPlan,
   kPlanComplement,
-  kContent,
-  kContentComplement,
-  kNoneNoted,  // 0 from a rank that has noted differences
+  kContent,                                             // of each set of ranks the sum and its complement
+  kNoneNoted = kContent + 2 * save_plan::kRankSetsMax,  // 0 from a rank that has noted differences
   kNamesFree,
   kLacksTicket,  // 0 from the coordinator, whose next numbers are smaller than those of all other ranks, or equal
   kSaveHigh,
@@ -79,8 +78,12 @@ std::vector<std::int64_t> numbers_of(const std::optional<Vote>& vote) {
   numbers[kCoordinatorComplement] = ~as_number(vote->coordinator);
   numbers[kPlan] = as_number(vote->plan_id);
   numbers[kPlanComplement] = ~as_number(vote->plan_id);
-  numbers[kContent] = as_number(vote->content_sum);
-  numbers[kContentComplement] = ~as_number(vote->content_sum);
+  for (std::size_t set = 0; set < vote->content_sums.size(); ++set) {
+    const std::optional<std::uint64_t> sum = vote->content_sums[set];
+    if (!sum) continue;  // neutral
+    numbers[kContent + 2 * set] = as_number(*sum);
+    numbers[kContent + 2 * set + 1] = ~as_number(*sum);
+  }
   numbers[kNoneNoted] = vote->differences_noted ? 0 : 1;
   numbers[kNamesFree] = vote->names_free ? 1 : 0;
   numbers[kLacksTicket] = vote->ticket ? 0 : 1;
@@ -105,7 +108,10 @@ Result<VoteCount> count_votes(std::span<const std::int64_t> smallest) {
                    smallest[kCoordinator] == ~smallest[kCoordinatorComplement];
   if (!count.all_well) return count;
   if (smallest[kPlan] == ~smallest[kPlanComplement]) count.plan_id = as_bits(smallest[kPlan]);
-  count.contents_differ = count.plan_id != 0 && smallest[kContent] != ~smallest[kContentComplement];
+  for (std::size_t set = 0; count.plan_id != 0 && set < save_plan::kRankSetsMax; ++set) {
+    const std::int64_t sum = smallest[kContent + 2 * set], complement = smallest[kContent + 2 * set + 1];
+    count.different[set] = sum != ~complement && complement != kNeutral;
+  }
   count.differences_noted = smallest[kNoneNoted] == 0;
   if (smallest[kLacksTicket] != 0) return count;
   const std::int64_t flags = smallest[kFlags];

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "checkpointer/rank_differences.h"
 #include "checkpointer/ranks.h"
 #include "commit/save_ticket.h"
 
@@ -21,7 +22,7 @@ struct Vote {
   // Whether this rank's own directory, maybe not the coordinator's, lacks files of DCP's names.
   bool names_free = true;
   std::size_t coordinator = 0;    // the rank that this rank takes for the coordinator
-  std::uint64_t content_sum = 0;  // of the values that the plan watches (rank_differences.h)
+  ContentSums content_sums = {};  // of the values that the plan watches
   bool differences_noted = false;
 };
 
@@ -32,7 +33,7 @@ struct VoteCount {
   bool all_well = false;      // no rank has failed, all run one version of Cairn, and all have the same coordinator
   std::uint64_t plan_id = 0;  // the plan of all ranks; 0: the ranks have no common plan
   std::optional<commit::SaveTicket> ticket;  // nullopt if no rank had a ticket; fresh only if all ranks' names are free
-  bool contents_differ = false;              // of the ranks of a common plan
+  DifferentSets different;                   // of the ranks of a common plan
   bool differences_noted = false;            // on any rank
 };
 // `smallest`: for each place the smallest of the ranks' numbers. kCorrupt if no ranks can have had such numbers.

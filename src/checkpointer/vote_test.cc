@@ -53,17 +53,31 @@ TEST(Vote, OfARankThatHasFailedCounts) {
 
 Vote with_content(std::uint64_t plan, std::uint64_t sum, bool noted = false) {
   Vote vote{plan, full_ticket()};
-  vote.content_sum = sum;
+  vote.content_sums[0] = sum;
   vote.differences_noted = noted;
   return vote;
 }
 
 TEST(Vote, ComparesTheContentOfACommonPlan) {
-  EXPECT_FALSE(count_of({with_content(7, kGreatest), with_content(7, kGreatest)})->contents_differ);
+  EXPECT_TRUE(count_of({with_content(7, kGreatest), with_content(7, kGreatest)})->different.none());
   const auto different = count_of({with_content(7, 1), with_content(7, 2), with_content(7, 1)});
-  EXPECT_TRUE(different->contents_differ);
+  EXPECT_TRUE(different->different[0]);
   EXPECT_FALSE(different->differences_noted);
-  EXPECT_FALSE(count_of({with_content(7, 1), with_content(8, 2)})->contents_differ);
+  EXPECT_TRUE(count_of({with_content(7, 1), with_content(8, 2)})->different.none());
+}
+
+TEST(Vote, ComparesTheContentOfASetOfRanksAmongTheseRanks) {
+  const auto sums = [](std::optional<std::uint64_t> of_four, std::optional<std::uint64_t> of_last) {
+    Vote vote{7, full_ticket()};
+    vote.content_sums[4] = of_four;
+    vote.content_sums.back() = of_last;
+    return vote;
+  };
+  const auto equal = count_of({sums(5, {}), sums({}, 9), sums(5, {}), sums({}, 9)});
+  EXPECT_TRUE(equal->different.none());
+  EXPECT_TRUE(equal->ticket);
+  const auto different = count_of({sums(5, {}), sums({}, 9), sums(5, {}), sums({}, 8)});
+  EXPECT_TRUE(different->different.count() == 1 && different->different[save_plan::kRankSetsMax - 1]);
 }
 
 TEST(Vote, OfOneRankThatHasNotedDifferencesCounts) {

@@ -1,5 +1,6 @@
 #include <cairn/key_pattern.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -87,6 +88,11 @@ bool matches_key(std::string_view pattern, std::string_view key) {
     pattern = *after_star;
     key = key_of_star;
   }
+}
+
+bool selects_key(std::span<const std::string> patterns, std::string_view key) {
+  const auto matches = [key](const std::string& pattern) { return matches_key(pattern, key); };
+  return patterns.empty() || std::any_of(patterns.begin(), patterns.end(), matches);
 }
 
 }  // namespace cairn

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 namespace cairn {
 namespace {
@@ -49,6 +50,13 @@ TEST(KeyPattern, ManyStarsStayQuick) {
   std::string pattern;
   for (int i = 0; i < 1000; ++i) pattern += "*a";
   EXPECT_FALSE(matches_key(pattern + "b", std::string(10'000, 'a')));
+}
+
+TEST(KeyPattern, SelectsKeysOfAnyPatternAndAllKeysWithoutPatterns) {
+  EXPECT_TRUE(selects_key({}, "a"));
+  const std::vector<std::string> patterns{"b", "a.*"};
+  EXPECT_TRUE(selects_key(patterns, "a.c"));
+  EXPECT_FALSE(selects_key(patterns, "a"));
 }
 
 }  // namespace

@@ -20,10 +20,6 @@ using data_file::ItemSource;
 using manifest::CodedReader;
 using plan::LocalItem;
 
-void append_word(std::string& out, std::uint32_t word) {
-  for (unsigned shift = 0; shift < 32; shift += 8) out.push_back(static_cast<char>(word >> shift));
-}
-
 std::uint32_t digest_of_bytes(std::string_view bytes) { return crc32(std::as_bytes(std::span(bytes))); }
 
 bool is_whole(const TensorEntry& tensor) {
@@ -59,8 +55,7 @@ struct CommonKey {
   std::uint32_t digest = 0;
   std::uint64_t bytes = 0;
   LocalItem::Kind kind = LocalItem::Kind::kTensor;
-  std::size_t rank_count = 0;
-  std::size_t last_rank = 0;
+  KeyHolders holders;
   bool differs = false;
 };
 
@@ -94,10 +89,12 @@ class Comparison {
     for (std::uint32_t number = 0; number < keys_.size(); ++number) {
       if (keys_[number].differs) common.different.add(numbers_.name(number));
     }
+    RankSets sets(compared_.size());
     for (const std::vector<ComparedItem>& of_rank : compared_) {
-      std::vector<std::uint32_t>& items = common.items_of_all.emplace_back();
+      std::vector<CommonItem>& items = common.common.emplace_back();
       for (const ComparedItem& item : of_rank) {
-        if (keys_[item.key].rank_count == compared_.size()) items.push_back(item.index);
+        const std::optional<std::uint32_t> set = sets.number_of(keys_[item.key].holders);
+        if (set) items.push_back({item.index, *set});
       }
     }
     return common;
@@ -105,15 +102,15 @@ class Comparison {
 
  private:
   void note(const LocalItem& item, std::uint32_t digest, CommonKey& key) {
-    const std::size_t rank = compared_.size();
-    if (key.rank_count == 0) {
-      key = {digest, item.bytes, item.kind, 1, rank, false};
-      return;
+    const bool is_first = key.holders.count() == 0;
+    if (!key.holders.add(compared_.size())) return;
+    if (is_first) {
+      key.digest = digest;
+      key.bytes = item.bytes;
+      key.kind = item.kind;
+    } else if (digest != key.digest || item.bytes != key.bytes || item.kind != key.kind) {
+      key.differs = true;
     }
-    if (key.last_rank == rank) return;
-    key.last_rank = rank;
-    ++key.rank_count;
-    if (digest != key.digest || item.bytes != key.bytes || item.kind != key.kind) key.differs = true;
   }
 
   plan::KeyNumbers numbers_;
@@ -144,10 +141,10 @@ void append_contents(std::span<const ItemSource> items, std::string& message) {
     const std::optional<std::uint32_t> digest = content_digest(items[i]);
     if (!digest) continue;
     manifest::append_varint(message, i + 1 - next);
-    append_word(message, *digest);
+    manifest::append_fixed(message, *digest);
     next = i + 1;
   }
-  append_word(message, static_cast<std::uint32_t>(message.size() - begin));
+  manifest::append_fixed(message, static_cast<std::uint32_t>(message.size() - begin));
 }
 
 Result<std::string> take_contents(std::string& message) {

@@ -20,6 +20,7 @@
 
 #include "data_file/file_image.h"
 #include "plan/local_plan.h"
+#include "save_plan/rank_sets.h"
 
 namespace cairn::save_plan {
 
@@ -51,10 +52,17 @@ struct DifferentKeys {
   }
 };
 
+// An item whose key several ranks have.
+struct CommonItem {
+  std::uint32_t index = 0;
+  std::uint32_t set = 0;  // the ranks that have the key, by the number of RankSets
+
+  bool operator==(const CommonItem&) const = default;
+};
+
 struct SharedContent {
   DifferentKeys different;
-  // By rank: the indices of the compared items whose keys all ranks have.
-  std::vector<std::vector<std::uint32_t>> items_of_all;
+  std::vector<std::vector<CommonItem>> common;  // by rank: of the compared items, those with a numbered set
 };
 
 // `contents`: of take_contents(), by rank; `plans` of the same ranks. kCorrupt for digests of no such plans.

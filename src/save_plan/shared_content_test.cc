@@ -78,7 +78,7 @@ TEST(SharedContent, IsNotComparedForShardsLargeTensorsAndDevices) {
   };
   const SharedContent common = comparison_of(2, fill).value();
   EXPECT_EQ(common.different.named, Keys{});
-  EXPECT_EQ(common.items_of_all, (std::vector<std::vector<std::uint32_t>>(2)));
+  EXPECT_EQ(common.common, (std::vector<std::vector<CommonItem>>(2)));
 }
 
 TEST(SharedContent, IsWatchedForValuesIntegersAndSmallFloats) {
@@ -105,15 +105,28 @@ TEST(SharedContent, CountsAllDifferentKeysAndNamesEight) {
   EXPECT_EQ(common.different.named.size(), 8u);
 }
 
-TEST(SharedContent, ListsTheItemsThatAllRanksHave) {
+TEST(SharedContent, ListsTheItemsThatSeveralRanksHave) {
   const auto fill = [](StateDict& state, std::size_t rank) {
     if (rank == 1) EXPECT_TRUE(state.add_value(Path{"more"}, Value(1)));
     EXPECT_TRUE(state.add_value(Path{"step"}, Value(1)));
     if (rank != 2) EXPECT_TRUE(state.add_value(Path{"of two"}, Value(1)));
     EXPECT_TRUE(state.add_value(Path{"rate"}, Value(2)));
   };
-  const SharedContent common = comparison_of(3, fill).value();
-  EXPECT_EQ(common.items_of_all, (std::vector<std::vector<std::uint32_t>>{{0, 2}, {1, 3}, {0, 1}}));
+  const SharedContent shared = comparison_of(3, fill).value();
+  EXPECT_EQ(shared.common, (std::vector<std::vector<CommonItem>>{
+                               {{0, 0}, {1, 1}, {2, 0}}, {{1, 0}, {2, 1}, {3, 0}}, {{0, 0}, {1, 0}}}));
+}
+
+TEST(SharedContent, NumbersABoundedCountOfSetsOfRanks) {
+  const auto fill = [](StateDict& state, std::size_t rank) {
+    for (std::size_t first = 0; first < 40; ++first) {
+      if (rank == first || rank == 40) EXPECT_TRUE(state.add_value(Path{std::to_string(first)}, Value(1)));
+    }
+  };
+  const SharedContent shared = comparison_of(41, fill).value();
+  EXPECT_EQ(shared.common[40].size(), kRankSetsMax - 1);
+  EXPECT_EQ(shared.common[0], (std::vector<CommonItem>{{0, 1}}));
+  EXPECT_TRUE(shared.common[39].empty());
 }
 
 TEST(SharedContent, RefusesDigestsOfNoItems) {

@@ -22,13 +22,12 @@ Result<std::unique_ptr<Storage>> make_directory(const fs::path& directory, std::
 
 namespace {
 
-// False for a link to a file, to nothing or to itself, and for a pipe or a device. A directory that may not be opened
-// is one.
+// False for a link to a file or to itself, and for a pipe or a device. A directory that may not be opened is one.
 bool may_lead_to_directory(const fs::path& path) {
   const auto opened = open_directory(path);
   if (opened) return true;
   const int error = opened.error().error_number();
-  return !is_absent(opened.error()) && error != ENOTDIR && error != ELOOP;
+  return error != ENOTDIR && error != ELOOP;
 }
 
 }  // namespace

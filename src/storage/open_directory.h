@@ -22,8 +22,8 @@ Result<std::unique_ptr<Storage>> open_directory(const std::filesystem::path& dir
 Result<std::unique_ptr<Storage>> make_directory(const std::filesystem::path& directory,
                                                 std::optional<mode_t> umask = std::nullopt);
 
-// The directories in `root`, including links to directories. Nullopt if `root` is missing; kInvalidArgument if `root`
-// is not a directory.
+// The directories in `root`, including links to directories and links to nothing, which may have led to directories.
+// Nullopt if `root` is missing; kInvalidArgument if `root` is not a directory.
 Result<std::optional<std::vector<std::filesystem::path>>> directories_in(const std::filesystem::path& root);
 
 }  // namespace cairn::storage

@@ -70,7 +70,9 @@ def failures_of(error: Error) -> dict[int, Failure]:
 
 def with_failures(error: Error, failures: dict[int, Failure]) -> Error:
     """Returns `error` as an error that is a CheckpointException too, with `failures`."""
-    return _rebuild(type(error), error.message, error.place, failures)
+    combined = _rebuild(type(error), error.message, error.place, failures)
+    combined._bare_message = error._bare_message
+    return combined
 
 
 def _combined(error: Error, here: int) -> Error:
@@ -83,6 +85,8 @@ def _told(cause: Error, record: ExceptionRecord | None) -> Failure:
     if record is None:
         return failure_of(cause)
     exception = exception_of(record, cause.place)
+    if isinstance(exception, Error):
+        exception._bare_message = cause._bare_message
     set_reported_save(exception, reported_save(cause))
     return exception, trace_of(record)
 

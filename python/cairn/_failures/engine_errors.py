@@ -51,18 +51,21 @@ def from_engine(
 ) -> Error:
     """The exception for an error of the engine, which calls this.
 
-    `place` has the keywords of the constructor, and under "earlier_save" the identity of an earlier save whose failure
-    the error reports (:mod:`cairn._failures.reported_save`). `causes` has the fields of an ExceptionRecord.
+    `place` has the keywords of the constructor; under "earlier_save" the identity of an earlier save whose failure
+    the error reports (:mod:`cairn._failures.reported_save`); and under "bare_message" the message without the texts of
+    the keywords. `causes` has the fields of an ExceptionRecord.
     """
     kind = _BY_CODE.get(code, InternalError)
     if kind is InvalidArgument and error_number:
         kind = UnusableDirectory
     message = _OPTION.sub(_keyword_of, message)
     earlier_save = place.pop("earlier_save", None)
+    bare_message = _OPTION.sub(_keyword_of, place.pop("bare_message", message))
     if issubclass(kind, SystemFailure):
         error: Error = kind(message, error_number=error_number, **place)
     else:
         error = kind(message, **place)
+    error._bare_message = bare_message
     set_reported_save(error, earlier_save)
     error.causes = [(cause, None if record is None else ExceptionRecord(*record)) for cause, record in causes]
     return error

@@ -79,7 +79,7 @@ def text_of(error: BaseException) -> str:
 
 def message_of(error: Error) -> str:
     """Returns the message of `error`, cut to a bounded length, without what its attributes repeat."""
-    return _cut(error.message, _TEXT_CHARACTERS_MAX)
+    return _cut(error._bare_message, _TEXT_CHARACTERS_MAX)
 
 
 def exception_of(record: ExceptionRecord, place: dict[str, Any] | None = None) -> BaseException:

@@ -22,6 +22,14 @@ inline void append_varint(std::string& out, std::uint64_t value) {
   out.push_back(static_cast<char>(value));
 }
 
+// For CodedReader::fixed().
+template <std::unsigned_integral T>
+void append_fixed(std::string& out, T value) {
+  char bytes[sizeof value];
+  store_little_endian(reinterpret_cast<std::byte*>(bytes), value);
+  out.append(bytes, sizeof value);
+}
+
 // The length of `text` as a varint, then `text`.
 inline void append_text(std::string& out, std::string_view text) {
   append_varint(out, text.size());

@@ -75,6 +75,7 @@ struct Bounds {
   std::uint64_t end_offset = 0;
   std::uint64_t locator_offset = 0;
   std::optional<std::uint64_t> zip64_end_offset;
+  bool is_on_one_disk = true;
 
   std::uint64_t limit() const { return zip64_end_offset.value_or(end_offset); }
 };
@@ -93,6 +94,9 @@ std::optional<std::uint64_t> find_end(const Tail& tail, std::uint64_t archive_by
 bool agrees(std::uint64_t old_value, std::uint64_t placeholder, std::uint64_t value) {
   return old_value == placeholder || old_value == value;
 }
+
+// The numbers of this disk and of the disk with the directory; some writers count from 1.
+bool is_one_disk(std::uint32_t disk, std::uint32_t disk_of_directory) { return disk == disk_of_directory && disk <= 1; }
 
 Result<void> read_zip64_end(const Tail& tail, Bounds& bounds) {
   const std::uint64_t locator_offset = bounds.end_offset - kZip64LocatorBytes;
@@ -119,6 +123,9 @@ Result<void> read_zip64_end(const Tail& tail, Bounds& bounds) {
   bounds.offset = offset;
   bounds.locator_offset = locator_offset;
   bounds.zip64_end_offset = record_offset;
+  const std::uint32_t disks = u32(locator.data() + 16);
+  bounds.is_on_one_disk = disks == 1 && is_one_disk(u32(record.data() + 16), u32(record.data() + 20)) &&
+                          u64(record.data() + 4) >= kZip64EndBytes - 12;
   return {};
 }
 
@@ -137,6 +144,7 @@ Result<Bounds> read_bounds(Tail& tail, std::uint64_t archive_bytes) {
   CAIRN_TRY(tail.copy(*end, record));
   Bounds bounds;
   bounds.end_offset = *end;
+  bounds.is_on_one_disk = is_one_disk(u16(record.data() + 4), u16(record.data() + 6));
   bounds.count = u16(record.data() + 10);
   bounds.bytes = u32(record.data() + 12);
   bounds.offset = u32(record.data() + 16);
@@ -177,7 +185,17 @@ Result<void> read_zip64_field(std::span<const std::byte> extra, std::span<std::u
 struct RawEntry {
   std::string_view name;
   DirectoryEntry entry;
+  const char* torch_refusal = nullptr;
 };
+
+// For Directory::torch_refusal. `fixed`: the front of an entry.
+const char* torch_refusal_of(const std::byte* fixed, std::uint16_t flags) {
+  constexpr std::uint16_t kRefusedFlags = kEncryptedFlag | kPatchFlag | kStrongEncryptionFlag | kMaskedFlag;
+  if ((flags & kRefusedFlags) != 0) return "torch.load refuses the flags of a zip record";
+  if (u16(fixed + 34) > 1) return "torch.load refuses the disk number of a zip record";
+  if ((u32(fixed + 38) & kFolderAttribute) != 0) return "torch.load takes a zip record for a folder, by the attributes";
+  return nullptr;
+}
 
 // Reads the entry at the front of `bytes` and removes the entry from `bytes`.
 Result<RawEntry> take_entry(std::span<const std::byte>& bytes, std::uint64_t offset) {
@@ -194,6 +212,7 @@ Result<RawEntry> take_entry(std::span<const std::byte>& bytes, std::uint64_t off
   raw.name = {reinterpret_cast<const char*>(fixed) + kDirectoryEntryBytes, name_bytes};
   DirectoryEntry& entry = raw.entry;
   entry.flags = u16(fixed + 8);
+  raw.torch_refusal = torch_refusal_of(fixed, entry.flags);
   entry.method = u16(fixed + 10);
   std::uint64_t stored_size = u32(fixed + 20);
   entry.size = u32(fixed + 24);
@@ -232,8 +251,14 @@ Result<void> parse_entries(std::span<const std::byte> bytes, std::uint64_t count
     if (i == 0) {
       CAIRN_TRY_ASSIGN(directory.prefix, prefix_of(raw.name));
     }
-    // torch's reader prepends the prefix to every name: records outside the prefix are invisible to torch, too.
-    if (raw.name.substr(0, directory.prefix.size()) != directory.prefix) continue;
+    // torch's reader prepends the prefix to every name. Records outside the prefix have no name for torch, and recent
+    // versions refuse the archive.
+    const bool is_inside = raw.name.substr(0, directory.prefix.size()) == directory.prefix;
+    if (!is_inside) raw.torch_refusal = "torch.load refuses a zip record whose name lacks the prefix of the archive";
+    if (raw.torch_refusal != nullptr && !directory.torch_refusal) {
+      directory.torch_refusal = damaged(raw.torch_refusal, offset).actual(raw.name);
+    }
+    if (!is_inside) continue;
     DirectoryEntry& entry = raw.entry;
     const std::uint64_t header_bytes = kLocalHeaderBytes + entry.full_name_bytes;
     const bool room =
@@ -333,6 +358,9 @@ Result<Directory> read_directory(const ByteSource& archive) {
   directory.end_offset = bounds.end_offset;
   directory.zip64_end_offset = bounds.zip64_end_offset;
   directory.zip64_locator_offset = bounds.locator_offset;
+  if (!bounds.is_on_one_disk) {
+    directory.torch_refusal = damaged("torch.load refuses the end record of the zip archive", bounds.limit());
+  }
   if (tail.holds(bounds.offset)) {
     CAIRN_TRY(parse_entries({tail.at(bounds.offset), bounds.bytes}, bounds.count, directory));
   } else {

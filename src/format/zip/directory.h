@@ -8,6 +8,7 @@
 
 #include "core/byte_source.h"
 
+#include <cairn/error.h>
 #include <cairn/result.h>
 
 #include <cstdint>
@@ -39,6 +40,8 @@ struct Directory {
   std::uint64_t end_offset = 0;         // of the end record, not of the zip64 end record
   std::optional<std::uint64_t> zip64_end_offset;
   std::uint64_t zip64_locator_offset = 0;  // valid if zip64_end_offset is set
+  // Why torch.load refuses the archive or loses a record, from fields that no other reader needs. The first reason.
+  std::optional<Error> torch_refusal;
 
   // Null if no entry has the name.
   const DirectoryEntry* find(std::string_view name) const;

@@ -21,6 +21,10 @@ inline constexpr std::uint32_t kZip64LocatorBytes = 20;
 
 inline constexpr std::uint16_t kEncryptedFlag = 0x0001;
 inline constexpr std::uint16_t kDescriptorFlag = 0x0008;
+inline constexpr std::uint16_t kPatchFlag = 0x0020;
+inline constexpr std::uint16_t kStrongEncryptionFlag = 0x0040;
+inline constexpr std::uint16_t kMaskedFlag = 0x2000;
+inline constexpr std::uint32_t kFolderAttribute = 0x10;  // of the external attributes
 inline constexpr std::uint16_t kUtf8Flag = 0x0800;
 
 inline constexpr std::uint16_t kZip64FieldId = 1;
