@@ -2,6 +2,7 @@
 
 #include <cairn/metadata_name.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <string_view>
 
@@ -26,10 +27,10 @@ std::string error_text(const Error& error) {
   for (std::size_t at = text.find(kMark); at != std::string::npos; at = text.find(kMark, at)) {
     const std::size_t end = text.find(')', at);
     if (end == std::string::npos) break;
-    for (std::size_t i = at; i < end; ++i) {
-      if (text[i] == '_') text[i] = '-';
-    }
-    text.replace(at, kMark.size(), "(--");
+    std::string name = text.substr(at + kMark.size(), end - at - kMark.size());
+    std::replace(name.begin(), name.end(), '_', '-');
+    if (name == "renames") name = "rename";  // the tool's option takes one of them
+    text.replace(at, end - at, "(--" + name);
   }
   return printable(text);
 }

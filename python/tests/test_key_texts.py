@@ -137,6 +137,41 @@ def test_a_conversion_to_dcp_goes_on_without_one_of_the_keys_or_with_a_new_name(
     assert list(cairn.open(tmp_path / "both")) == ["state.1.a", "state.one.b", "more"]
 
 
+@pytest.mark.parametrize("nested", [True, False])
+@pytest.mark.parametrize("twins", TWINS.values(), ids=TWINS)
+def test_the_ways_out_of_the_refusal_work_for_either_key(
+    twins: tuple[Any, Any, str], nested: bool, tmp_path: Path
+) -> None:
+    first, second, _ = twins
+    source = tmp_path / "a.pt"
+    torch.save(merged(first, second, nested=nested), source)
+    kind = type(first).__name__
+    below = (".a", ".b") if nested else ("", "")
+    text = f"state.{second}{below[0]}"
+    typed = f"state.{second}:{kind}{below[1]}"
+
+    cairn.convert(source, tmp_path / "text", to="dcp", exclude=[typed])
+    assert list(cairn.open(tmp_path / "text")) == [text, "more"]
+    # The other key alone has the name that a save of its dict gives it.
+    cairn.convert(source, tmp_path / "typed", to="dcp", exclude=[text])
+    assert list(cairn.open(tmp_path / "typed")) == [f"state.{second}{below[1]}", "more", "__cairn_shape__"]
+    cairn.convert(tmp_path / "typed", tmp_path / "typed.pt", to="torch")
+    assert_same(torch.load(tmp_path / "typed.pt"), {"state": {first: {"b": B} if nested else B}, "more": 3})
+    stock_form = {"state": {first: {"b": torch.full((1,), 9.0)} if nested else torch.full((1,), 9.0)}}
+    stock.load(stock_form, tmp_path / "typed")
+    assert_same(stock_form, {"state": {first: {"b": B} if nested else B}})
+    cairn.convert(source, tmp_path / "c.pt", to="torch", exclude=[text, "__cairn_shape__"])
+    assert_same(torch.load(tmp_path / "c.pt"), {"state": {second: {"b": B} if nested else B}, "more": 3})
+
+    for key in (text, typed):
+        target = tmp_path / f"renamed {key == text}"
+        cairn.convert(source, target, to="dcp", renames={key: f"state.other{below[0]}"})
+        assert {f"state.other{below[0]}", "more"} < set(cairn.open(target))
+    refused = run("convert", source, tmp_path / "dcp", "--to", "dcp")
+    assert b"(--exclude)" in refused.stderr
+    assert b"(--rename)" in refused.stderr
+
+
 def test_files_differ_in_the_type_of_a_twin(tmp_path: Path) -> None:
     torch.save(merged(1, "1", nested=True), tmp_path / "a.pt")
     torch.save({"state": {"1": {"a": A, "b": B}}, "more": 3}, tmp_path / "b.pt")

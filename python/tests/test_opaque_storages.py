@@ -223,16 +223,120 @@ def test_a_record_that_no_key_names_fails_the_conversion_by_name(tmp_path: Path)
     cairn.convert(source, tmp_path / "b.pt", to="torch", keys=["b"])  # left out by the selection
 
 
-def test_an_attribute_with_a_storage_of_its_own_is_not_lost_without_a_word(tmp_path: Path) -> None:
-    attributed = torch.ones(2)
-    attributed.extra = torch.arange(5.0)  # type: ignore[attr-defined]
+@pytest.mark.parametrize("kind", ["tensor", "parameter"])
+def test_attributes_of_tensors_are_kept_in_a_torch_file_and_not_lost_without_a_word(kind: str, tmp_path: Path) -> None:
+    attributed: Any = torch.nn.Parameter(torch.ones(2)) if kind == "parameter" else torch.ones(2)
+    other = torch.zeros(3)
+    attributed.extra, attributed.other, attributed.note = torch.arange(5.0), other, "text"
+    source = save({"v": (other, 1), "a": attributed, "again": attributed, "b": other}, tmp_path / "source.pt")
+    report = cairn.convert(source, tmp_path / "out.pt", to="torch")
+    assert report.warnings == ()
+    found = torch.load(tmp_path / "out.pt")
+    assert type(found["a"]) is type(attributed)
+    assert found["a"] is found["again"]
+    assert found["a"].other is found["b"] is found["v"][0]
+    assert torch.equal(found["a"].extra, torch.arange(5.0))
+    assert found["a"].note == "text"
+    assert torch.equal(found["a"].detach(), torch.ones(2))
+    assert not cairn.diff(source, tmp_path / "out.pt")
+    found = torch.load(cairn_converted(source, dtype="bfloat16"))
+    assert (found["a"].dtype, found["a"].extra.dtype) == (torch.bfloat16, torch.float32)
+
+    # No other format has attributes.
+    for target, form in (("dcp", "dcp"), ("out.safetensors", "safetensors")):
+        with pytest.raises(cairn.Error, match=r"'a'.*record data/"):
+            cairn.convert(source, tmp_path / target, to=form, exclude=["v"])  # type: ignore[arg-type]
+        cairn.convert(source, tmp_path / target, to=form, keys=["b"], overwrite=True)  # type: ignore[arg-type]
+    report = cairn.convert(source, tmp_path / "left_out", to="dcp", exclude=["__cairn_shape__"])
+    assert any("outside all its tensors" in warning and "attributes of a" in warning for warning in report.warnings)
+    assert any("attributes of these tensors" in warning and "'a'" in warning for warning in report.warnings)
+    del attributed.extra, attributed.other
+    report = cairn.convert(save({"a": attributed}, tmp_path / "text.pt"), tmp_path / "text", to="dcp")
+    assert any("attributes of these tensors" in warning and "'a'" in warning for warning in report.warnings)
+
+
+class Opaque:
+    """A class that torch.load(weights_only=True) refuses."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+
+def cairn_converted(source: Path, **options: Any) -> Path:
+    cairn.convert(source, source.with_name("converted.pt"), to="torch", overwrite=True, **options)
+    return source.with_name("converted.pt")
+
+
+def test_an_attribute_that_is_no_plain_data_is_not_lost_without_a_word(tmp_path: Path) -> None:
+    attributed: Any = torch.ones(2)
+    attributed.extra = Opaque(torch.arange(5.0))
     source = save({"a": attributed, "b": torch.zeros(3)}, tmp_path / "source.pt")
     with pytest.raises(cairn.Error, match=r"'a'.*record data/"):
         cairn.convert(source, tmp_path / "out.pt", to="torch")
-    attributed.extra = "text"  # type: ignore[attr-defined]
-    source = save({"a": attributed, "b": torch.zeros(3)}, tmp_path / "source.pt")
+    assert list(torch.load(cairn_converted(source, exclude=["a"]))) == ["b"]
+
+
+def test_attributes_of_dicts_are_kept_in_a_torch_file_and_can_be_left_out(tmp_path: Path) -> None:
+    model: Any = torch.nn.Linear(2, 2).state_dict()
+    model._metadata["mean"] = torch.arange(5.0)
+    model._metadata["weight"] = model["weight"]
+    source = save({"model": model, "n": torch.zeros(3)}, tmp_path / "source.pt")
     report = cairn.convert(source, tmp_path / "out.pt", to="torch")
-    assert any("attributes of these tensors" in warning and "'a'" in warning for warning in report.warnings)
+    assert report.warnings == ()
+    found = torch.load(tmp_path / "out.pt")["model"]
+    assert torch.equal(found._metadata["mean"], torch.arange(5.0))
+    assert found._metadata["weight"] is found["weight"]
+    assert not cairn.diff(source, tmp_path / "out.pt")
+
+    with pytest.raises(cairn.Error, match=r"'model'.*record data/"):
+        cairn.convert(source, tmp_path / "dcp", to="dcp")
+    for number, options in enumerate(({"keys": ["model"]}, {"exclude": ["model"]}, {"exclude": ["__cairn_shape__"]})):
+        cairn.convert(source, tmp_path / f"dcp{number}", to="dcp", **options)  # type: ignore[arg-type]
+
+
+def test_diff_compares_attributes(tmp_path: Path) -> None:
+    def saved(name: str, number: int, extra: Any) -> Path:
+        model: Any = torch.nn.Linear(2, 2).state_dict()
+        for tensor in model.values():
+            tensor.zero_()
+        model._metadata["number"] = number
+        attributed: Any = torch.ones(2)
+        if extra is not None:
+            attributed.extra = extra
+        return save({"model": model, "a": attributed}, tmp_path / name)
+
+    source = saved("source.pt", 1, torch.arange(5.0))
+    assert not cairn.diff(source, saved("same.pt", 1, torch.arange(5.0)))
+    (found,) = cairn.diff(source, saved("dict.pt", 2, torch.arange(5.0))).differences
+    assert (found.key, found.kind) == ("model._metadata", "value")
+    for extra in (-torch.arange(5.0), "text", None):
+        (found,) = cairn.diff(source, saved("tensor.pt", 1, extra)).differences
+        assert (found.key, found.kind) == ("a", "value")
+    torch.save({"model": dict(torch.load(source)["model"]), "a": torch.load(source)["a"]}, tmp_path / "plain.pt")
+    (found,) = cairn.diff(source, tmp_path / "plain.pt").differences
+    assert (found.key, found.kind) == ("model._metadata", "only_in_a")
+    assert not cairn.diff(source, tmp_path / "plain.pt", keys=["a"])
+    cairn.convert(source, tmp_path / "dcp", to="dcp", exclude=["a"])
+    assert not cairn.diff(source, tmp_path / "dcp", keys=["model"])
+
+
+def test_a_copy_of_all_bytes_warns_of_none(tmp_path: Path) -> None:
+    base = torch.arange(100.0)
+    state = {"x": Opaque(base[:10]), "y": (Opaque, base[5:20]), "w": torch.ones(3)}
+    source = save(state, tmp_path / "source.pt")
+    report = cairn.convert(source, tmp_path / "out.pt", to="torch", allow_pickle=True)
+    assert report.warnings == ()
+    found = load(tmp_path / "out.pt")
+    assert found["x"].tensor.untyped_storage().data_ptr() == found["y"][1].untyped_storage().data_ptr()
+    assert found["x"].tensor.untyped_storage().nbytes() == 400
+    report = cairn.convert(source, tmp_path / "dcp", to="dcp", allow_pickle=True)
+    (warning,) = report.warnings  # each value has a storage of its own
+    assert "'x', 'y'" in warning
+    assert "share elements" in warning
+    # A plain value has copies of elements.
+    source = save({"x": Opaque(base[:10]), "p": (base[5:20],)}, tmp_path / "plain.pt")
+    report = cairn.convert(source, tmp_path / "out2.pt", to="torch", allow_pickle=True)
+    assert any("'x'" in warning and "'p'" in warning and "share elements" in warning for warning in report.warnings)
 
 
 @FORMATS

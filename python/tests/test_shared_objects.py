@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tool
 import torch
 
 import cairn
@@ -52,6 +53,31 @@ def test_one_object_under_two_keys_stays_one_object(zipped: bool, tmp_path: Path
     assert report.warnings == ()
 
 
+@pytest.mark.parametrize("kind", ["tensor", "parameter", "requires_grad"])
+def test_a_value_before_the_key_of_its_tensor_shares_the_bytes_of_the_key(kind: str, tmp_path: Path) -> None:
+    tensor = torch.arange(1000.0)
+    if kind == "parameter":
+        tensor = torch.nn.Parameter(tensor)
+    if kind == "requires_grad":
+        tensor.requires_grad_()
+    state = {"v": (tensor, 1), "w": [(tensor,)], "opaque": (Cyclic, tensor), "t": tensor, "after": (tensor,)}
+    source = save(state, tmp_path / "s.pt")
+    out = tmp_path / "out.pt"
+    for options in ({"exclude": ["opaque"]}, {"allow_pickle": True}):
+        report = cairn.convert(source, out, to="torch", overwrite=True, **options)  # type: ignore[arg-type]
+        assert report.warnings == ()
+        found = torch.load(out, weights_only=False)
+        assert found["t"] is found["v"][0] is found["w"][0][0] is found["after"][0]
+        assert type(found["t"]) is type(tensor)
+        assert found["t"].requires_grad == tensor.requires_grad
+        assert torch.equal(found["t"], tensor)
+        assert out.stat().st_size < 1.5 * source.stat().st_size
+        assert cairn.verify(out)
+        cairn.convert(out, tmp_path / "again.pt", to="torch", overwrite=True, allow_pickle=True)
+        assert not cairn.diff(source, tmp_path / "again.pt", keys=["v", "w", "t", "after"])
+    assert found["opaque"][1] is found["t"]
+
+
 def test_a_parameter_stays_a_parameter(tmp_path: Path) -> None:
     state = {
         "p": torch.nn.Parameter(torch.ones(2)),
@@ -75,8 +101,11 @@ def test_a_converted_tensor_does_not_change_the_same_tensor_inside_a_value(tmp_p
 
 def test_a_cycle_is_copied_with_consent_or_its_key_can_be_left_out(tmp_path: Path) -> None:
     source = save({"w": torch.ones(2), "hparams": Cyclic()}, tmp_path / "s.pt")
-    with pytest.raises(cairn.Error, match=r"'hparams'.*--exclude.*--allow-pickle"):
+    with pytest.raises(cairn.Error, match=r"'hparams'.*\(exclude=\.\.\.\).*\(allow_pickle=True\)"):
         cairn.convert(source, tmp_path / "out.pt", to="torch")
+    refused = tool.run("convert", source, tmp_path / "out.pt", "--to", "torch")
+    assert b"(--exclude)" in refused.stderr
+    assert b"(--allow-pickle)" in refused.stderr
     assert list(converted(source, exclude=["hparams"])) == ["w"]
     found = converted(source, allow_pickle=True)["hparams"]
     assert found.children[0] is found
@@ -178,3 +207,42 @@ def test_pickles_of_protocol_1_with_unusual_numbers(tmp_path: Path) -> None:
     for number in (b"I1x\n", b"L\n", b"I\n", b"L" + b"9" * 5000 + b"L\n"):
         with pytest.raises(cairn.Error, match="decimal"):
             cairn.open(with_pickle(b"}(X\x01\x00\x00\x00a" + number + b"u."))
+
+
+def test_one_dict_or_list_under_two_keys_stays_one_object(tmp_path: Path) -> None:
+    tensor = torch.arange(4.0)
+    shared: dict[str, Any] = {"w": tensor, "n": 1, 5: {"deep": tensor}}
+    listed = [tensor, {"m": 2}]
+    state = {"v": (shared, 1), "a": shared, "b": {"again": shared}, "l": listed, "m": [listed]}
+    source = save(state, tmp_path / "s.pt")
+    found = converted(source)
+    assert found["a"] is found["b"]["again"] is found["v"][0]
+    assert found["l"] is found["m"][0]
+    assert found["a"]["w"] is found["l"][0] is found["a"][5]["deep"]
+    assert list(found["a"]) == ["w", "n", 5]
+    assert cairn.convert(source, tmp_path / "again.pt", to="torch").warnings == ()
+    assert not cairn.diff(source, tmp_path / "again.pt")
+
+    # The one dict is no longer the other, or the target has another dict than the source.
+    for options, has_one in (({"exclude": ["b.again.n"]}, True), ({"renames": {"b.again.n": "b.again.k"}}, True)):
+        report = cairn.convert(source, tmp_path / "out.pt", to="torch", overwrite=True, **options)  # type: ignore[arg-type]
+        found = torch.load(tmp_path / "out.pt")
+        assert "n" in found["a"]
+        assert "n" not in found["b"]["again"]
+        assert any("'b.again'" in warning and "several" in warning for warning in report.warnings) == has_one
+    cairn.convert(source, tmp_path / "out.pt", to="torch", overwrite=True, exclude=["*.n"])
+    found = torch.load(tmp_path / "out.pt")
+    assert "n" not in found["a"]
+    assert found["v"][0]["n"] == 1
+
+
+def test_a_dict_that_an_opaque_value_names_stays_without_the_excluded_keys(tmp_path: Path) -> None:
+    shared = {"w": torch.arange(4.0), "n": 1}
+    source = save({"first": (Cyclic, shared), "a": shared, "last": (Cyclic, shared)}, tmp_path / "s.pt")
+    found = converted(source, allow_pickle=True)
+    assert found["a"] is found["first"][1] is found["last"][1]
+    found = converted(source, allow_pickle=True, exclude=["a.n"])
+    assert list(found["a"]) == ["w"]
+    assert found["first"][1] is found["last"][1]
+    assert found["first"][1]["n"] == 1
+    assert found["first"][1]["w"] is found["a"]["w"]

@@ -4,6 +4,8 @@
 #include <cairn/checkpoint.h>
 #include <cairn/seeded_hash.h>
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -43,6 +45,13 @@ struct Checkpoint::Impl {
   std::string identity;       // identity_of() the metadata, identity_of_safetensors(), or identity_of_torch_save()
 
   checkpointer::ModelMetadata model_metadata;  // of a safetensors model
+  // Of a safetensors model: the tensors of types without a DType, by key. The catalog has each as a value, which no
+  // call reads.
+  struct UnreadTensor {
+    std::string type;
+    Extents shape;
+  };
+  std::map<std::string, UnreadTensor, std::less<>> unread_tensors;
   // What the checkpoint's files leave open, and what the catalog leaves out: for reports.
   std::vector<std::string> warnings;
 
@@ -76,6 +85,9 @@ struct Checkpoint::Impl {
   // As Checkpoint::read_chunk_payload(), of an item that is no value.
   Result<std::string> chunk_payload(std::string_view fqn, const ItemLocation& location, const LoadOptions& options);
   Result<Value> value_of(const checkpointer::WantedEntries& entries, std::string_view fqn, const LoadOptions& options);
+
+  // kUnsupported for one of `unread_tensors`.
+  Result<void> check_read(std::string_view fqn) const;
 
   // The entry of a torch.save file as an inert value.
   Result<Value> value_in_torch_save(std::string_view fqn);

@@ -4,10 +4,16 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
+
+#include "checkpointer/renamed_shape.h"
+#include "checkpointer/tied_tensors.h"
 
 namespace cairn::checkpointer {
 namespace {
@@ -27,7 +33,11 @@ struct Named {
   bool is_whole = false;      // whether anything but a plain tensor names the storage
   bool has_whole_selected = false;
   bool has_elements_selected = false;
-  Ranges ranges;  // of the tensors
+  bool is_copied_whole = false;  // with the stored pickle of a key
+  Ranges ranges;                 // of the tensors
+  // Set if attributes name the storage that the target lacks: the key of their tensor, or the place of their dict.
+  std::optional<std::string> attributes_of;
+  bool may_lack = false;  // whether the caller has left out the attributes
 };
 
 struct Dimension {
@@ -87,35 +97,135 @@ std::uint64_t bytes_in(Ranges ranges) {
 using NamedByKey = std::unordered_map<std::string_view, Named, SeededHash>;
 
 // The keys of the plan first: a part that several keys name counts for the plan.
-Result<NamedByKey> named_storages(const ConvertInput& input, const StateFile& file) {
-  NamedByKey named;
-  Runs runs;
-  StorageWalk walk = file.new_walk();
-  std::unordered_set<std::string_view, SeededHash> selected;
-  const auto add = [&](const StateFile::Entry& entry, bool is_selected) {
-    return walk.walk(entry.node, [&](const StorageWalk::Found& found) -> Result<void> {
-      Named& storage = named[found.key];
-      if (is_selected && storage.selected.empty()) storage.selected = entry.fqn;
-      if (!found.tensor) storage.is_whole = true;
-      if (!found.tensor) storage.has_whole_selected |= is_selected;
-      if (!found.tensor) return {};
-      const std::size_t count = storage.ranges.size();
-      runs.add(*found.tensor, storage.ranges);
-      storage.has_elements_selected |= is_selected && storage.ranges.size() > count;
+class NamedStorages {
+ public:
+  NamedStorages(const ConvertInput& input, const StateFile& file, const std::unordered_set<std::size_t>& as_saved)
+      : input_(input), file_(file), as_saved_(as_saved), walk_(file.new_walk()) {}
+
+  Result<NamedByKey> find() {
+    const bool keeps_objects = input_.to == CheckpointFormat::kTorchSave;
+    for (std::size_t i = 0; keeps_objects && i < input_.plan.keys.size(); ++i) {
+      objects_.insert(tensor_object_of(input_.plan, i, *input_.source));
+    }
+    std::unordered_set<std::string_view, SeededHash> selected;
+    for (std::size_t i = 0; i < input_.plan.keys.size(); ++i) {
+      const StateFile::Entry* const entry = file_.find(input_.plan.keys[i].source_fqn());
+      if (entry == nullptr) {
+        return Error(ErrorCode::kInternal, "a key of no entry").key(input_.plan.keys[i].source_fqn());
+      }
+      selected.insert(entry->fqn);
+      CAIRN_TRY(add_selected(*entry, i));
+    }
+    CAIRN_TRY(add_attributes());
+    for (const StateFile::Entry& entry : file_.entries()) {
+      if (!selected.contains(entry.fqn)) CAIRN_TRY(add(entry.node, entry.fqn, Use::kNone));
+    }
+    return std::move(named_);
+  }
+
+ private:
+  enum class Use : std::uint8_t { kNone, kElements, kAsSaved };
+
+  // Without the attributes that the target lacks.
+  Result<void> add_selected(const StateFile::Entry& entry, std::size_t key) {
+    const bool is_as_saved = as_saved_.contains(key);
+    const pickle::Node attributes = file_.attributes_of(entry);
+    const bool lacks_attributes =
+        entry.tensor && attributes.is_set() && !is_as_saved && !input_.plan.attributes.contains(key);
+    if (!lacks_attributes) return add(entry.node, entry.fqn, is_as_saved ? Use::kAsSaved : Use::kElements);
+    note_tensor(*entry.tensor, entry.fqn, Use::kElements);
+    lacking_.push_back({attributes, entry.fqn, input_.leaves_out_attributes});
+    return {};
+  }
+
+  void note_tensor(const TensorNode& tensor, std::string_view key, Use use) {
+    Named& storage = named_[tensor.storage_key];
+    if (use != Use::kNone && storage.selected.empty()) storage.selected = key;
+    const std::size_t count = storage.ranges.size();
+    runs_.add(tensor, storage.ranges);
+    storage.has_elements_selected |= use != Use::kNone && storage.ranges.size() > count;
+  }
+
+  Result<void> add(pickle::Node node, std::string_view key, Use use) {
+    return walk_.walk(node, [&](const StorageWalk::Found& found) -> Result<void> {
+      // A tensor that is a key stays one object in the target: not the whole storage.
+      const bool is_whole = use == Use::kAsSaved && !(found.tensor && objects_.contains(found.node.bits()));
+      if (is_whole) named_[found.key].is_copied_whole = true;
+      if (found.tensor) return note_tensor(*found.tensor, key, use), Result<void>();
+      Named& storage = named_[found.key];
+      if (use != Use::kNone && storage.selected.empty()) storage.selected = key;
+      storage.is_whole = true;
+      storage.has_whole_selected |= use != Use::kNone;
       return {};
     });
+  }
+
+  // Of dicts, and the ones that the target lacks.
+  Result<void> add_attributes() {
+    CAIRN_TRY_ASSIGN(const std::vector<torch_file::FlatEntry> of_dicts, file_.attributes_of_dicts());
+    if (!of_dicts.empty()) find_places();
+    for (const torch_file::FlatEntry& it : of_dicts) {
+      const std::string place = step_text(it.path);
+      const bool is_kept = input_.to == CheckpointFormat::kTorchSave && with_attributes_.contains(place);
+      if (is_kept) {
+        places_.push_back(place_text(it.path));
+        CAIRN_TRY(add(it.node, places_.back(), Use::kElements));
+      } else {
+        const bool is_left_out = input_.leaves_out_attributes || input_.has_selection || !with_keys_.contains(place);
+        lacking_.push_back({it.node, place_text(it.path), is_left_out});
+      }
+    }
+    for (const Lacking& lacking : lacking_) {
+      CAIRN_TRY(walk_.walk(lacking.node, [&](const StorageWalk::Found& found) -> Result<void> {
+        Named& storage = named_[found.key];
+        if (storage.attributes_of) return {};
+        storage.attributes_of = lacking.of;
+        storage.may_lack = lacking.may_lack;
+        return {};
+      }));
+    }
+    return {};
+  }
+
+  static std::string place_text(const Path& place) { return place.empty() ? "the whole state" : fqn_of(place); }
+
+  static std::string step_text(const Path& place) {
+    std::string text;
+    for (const PathElement& step : place) append_step(text, step);
+    return text;
+  }
+
+  // The texts of the places of dicts: whose attributes the target has, and of which it has keys.
+  void find_places() {
+    for (const NestedShape::Ordered& it : input_.plan.shape.ordered) {
+      if (it.attributes.get_if<None>() == nullptr) with_attributes_.insert(step_text(it.place));
+    }
+    for (const ConvertKey& key : input_.plan.keys) {
+      std::string text;
+      for (const PathElement& step : file_.find(key.source_fqn())->path) {
+        with_keys_.insert(text);
+        append_step(text, step);
+      }
+    }
+  }
+
+  struct Lacking {
+    pickle::Node node;
+    std::string of;
+    bool may_lack;
   };
-  for (const ConvertKey& key : input.plan.keys) {
-    const StateFile::Entry* const entry = file.find(key.source_fqn());
-    if (entry == nullptr) return Error(ErrorCode::kInternal, "a key of no entry").key(key.source_fqn());
-    selected.insert(entry->fqn);
-    CAIRN_TRY(add(*entry, true));
-  }
-  for (const StateFile::Entry& entry : file.entries()) {
-    if (!selected.contains(entry.fqn)) CAIRN_TRY(add(entry, false));
-  }
-  return named;
-}
+  const ConvertInput& input_;
+  const StateFile& file_;
+  const std::unordered_set<std::size_t>& as_saved_;
+  StorageWalk walk_;
+  Runs runs_;
+  NamedByKey named_;
+  std::unordered_set<std::uint64_t, SeededHash> objects_;  // of the keys
+  std::vector<Lacking> lacking_;
+  std::unordered_set<std::string, SeededHash> with_attributes_;
+  std::unordered_set<std::string, SeededHash> with_keys_;
+  std::deque<std::string> places_;  // `named_` refers to these
+};
 
 Error lost(ErrorCode code, const StateFile::StoredBytes& stored, std::string_view key, const char* reason) {
   Error error(code,
@@ -124,31 +234,54 @@ Error lost(ErrorCode code, const StateFile::StoredBytes& stored, std::string_vie
   return std::move(error).offset(stored.offset).actual(stored.name + " of " + std::to_string(stored.bytes) + " bytes");
 }
 
+Error lost_attributes(const StateFile::StoredBytes& stored, const std::string& of) {
+  return lost(ErrorCode::kUnsafe, stored, of,
+              "attributes of the tensor or dict name the storage, and the target has no place for attributes that are "
+              "no plain data. Leave the key out (option exclude), or leave out all attributes: exclude "
+              "'__cairn_shape__' (option exclude)");
+}
+
+std::string in_words(const StateFile::StoredBytes& stored, std::string_view of, std::uint64_t lacking) {
+  return std::string(of) + " (" + std::to_string(lacking) + " of " + std::to_string(stored.bytes) + " bytes of " +
+         stored.name + ")";
+}
+
+// Adds the bytes of the storage that the target may lack to `unseen`.
+Result<void> check_storage(const ConvertInput& input, const StateFile::StoredBytes& stored, const Named& storage,
+                           std::vector<std::string>& unseen) {
+  const StateFile& file = *input.source->torch_file();
+  if (storage.selected.empty()) {
+    if (!storage.attributes_of) return {};  // left out with its keys
+    if (!storage.may_lack) return lost_attributes(stored, *storage.attributes_of);
+    unseen.push_back(in_words(stored, "attributes of " + *storage.attributes_of, stored.bytes));
+    return {};
+  }
+  const bool is_copied = storage.has_whole_selected
+                             ? file.was_read(stored.offset, true)
+                             : input.source->was_read(stored.offset) || file.was_read(stored.offset, false);
+  const bool is_wanted = storage.has_whole_selected || storage.has_elements_selected;
+  if (is_wanted && !is_copied) {
+    return lost(ErrorCode::kUnsafe, stored, storage.selected, "no key of the target has a part that the key names");
+  }
+  if (storage.is_whole || storage.is_copied_whole) return {};
+  const std::uint64_t seen = bytes_in(storage.ranges);
+  if (seen < stored.bytes) unseen.push_back(in_words(stored, storage.selected, stored.bytes - seen));
+  return {};
+}
+
 }  // namespace
 
-Result<std::vector<std::string>> check_consumed(const ConvertInput& input) {
+Result<std::vector<std::string>> check_consumed(const ConvertInput& input,
+                                                const std::unordered_set<std::size_t>& as_saved) {
   std::vector<std::string> unseen;
   const StateFile* const file = input.source->torch_file();
   if (file == nullptr) return unseen;
-  CAIRN_TRY_ASSIGN(const NamedByKey named, named_storages(input, *file));
+  CAIRN_TRY_ASSIGN(const NamedByKey named, NamedStorages(input, *file, as_saved).find());
   for (const StateFile::StoredBytes& stored : file->stored_bytes()) {
     if (stored.key.empty()) return lost(ErrorCode::kCorrupt, stored, {}, "torch.save writes no such record");
     const auto found = named.find(stored.key);
     if (found == named.end()) return lost(ErrorCode::kCorrupt, stored, {}, "no key of the file names the storage");
-    const Named& storage = found->second;
-    if (storage.selected.empty()) continue;  // left out with its keys
-    const bool is_copied = storage.has_whole_selected
-                               ? file->was_read(stored.offset, true)
-                               : input.source->was_read(stored.offset) || file->was_read(stored.offset, false);
-    const bool is_wanted = storage.has_whole_selected || storage.has_elements_selected;
-    if (is_wanted && !is_copied) {
-      return lost(ErrorCode::kUnsafe, stored, storage.selected, "no key of the target has a part that the key names");
-    }
-    if (storage.is_whole) continue;
-    const std::uint64_t seen = bytes_in(storage.ranges);
-    if (seen >= stored.bytes) continue;
-    unseen.push_back(std::string(storage.selected) + " (" + std::to_string(stored.bytes - seen) + " of " +
-                     std::to_string(stored.bytes) + " bytes of " + stored.name + ")");
+    CAIRN_TRY(check_storage(input, stored, found->second, unseen));
   }
   return unseen;
 }

@@ -19,13 +19,14 @@
 #include "checkpointer/convert_warnings.h"
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/expansion_limit.h"
+#include "checkpointer/kept_objects.h"
+#include "checkpointer/key_twins.h"
 #include "checkpointer/model_directory.h"
 #include "checkpointer/recorded_dtypes.h"
 #include "checkpointer/replaceable_file.h"
 #include "checkpointer/source_files.h"
 #include "checkpointer/tied_tensors.h"
 #include "core/checked.h"
-#include "format/torch_file/key_text.h"
 #include "format/torch_file/weights_only.h"
 
 namespace cairn {
@@ -57,7 +58,9 @@ Result<std::vector<WrittenFile>> write_streams(ConvertJob& job, RankPart part, s
   };
   CAIRN_TRY(job.worker.run("checking the records of the source", check));
   CAIRN_TRY_ASSIGN(job.unseen, job.worker.run("looking for bytes that the target lacks",
-                                              [input = job.input](WorkerState&) { return check_consumed(*input); }));
+                                              [input = job.input, as_saved = job.as_saved](WorkerState&) {
+                                                return check_consumed(*input, as_saved);
+                                              }));
   for (const WrittenFile& file : written) job.report.bytes_written += file.size;
   return written;
 }
@@ -76,23 +79,29 @@ void report_copies(ConvertJob& job) {
   }
 }
 
+Result<void> check_copied(const ConvertSource& source, const ConvertKey& key) {
+  Result<void> checked = source.checkpoint().impl().check_read(key.source_fqn());
+  return checked ? checked : advised(std::move(checked).error());
+}
+
 Result<std::optional<Value>> convertible_value(const ConvertInput& input, const ConvertKey& key) {
   using Maybe = std::optional<Value>;
   const ConvertSource& source = *input.source;
+  CAIRN_TRY(check_copied(source, key));
   Result<Value> value = source.checkpoint().read_value(key.value->fqn, source.load_options());
   if (!value && value.error().code() == ErrorCode::kUnsupported) {
     if (input.allow_pickle) return Maybe();
     return std::move(value).error().while_doing(
-        "reading a value of which only the pickle can be copied; leave the key out (exclude=[...], --exclude KEY), or, "
-        "if you trust the source, allow pickle (allow_pickle=True, --allow-pickle)");
+        "reading a value of which only the pickle can be copied; leave the key out (option exclude), or, if you trust "
+        "the source, allow pickle (option allow_pickle)");
   }
   if (!value) return std::move(value).error();
   const std::string unknown = torch_file::first_refused_class(*value);
   if (unknown.empty()) return Maybe(*std::move(value));
   if (input.allow_pickle) return Maybe();
   return Error(ErrorCode::kUnsafe,
-               "a value that is not plain data: a load of the target would need to run code. Leave the key out, or, if "
-               "you trust the source, allow pickle (option allow_pickle)")
+               "a value that is not plain data: a load of the target would need to run code. Leave the key out "
+               "(option exclude), or, if you trust the source, allow pickle (option allow_pickle)")
       .key(key.source_fqn())
       .expected("plain data")
       .actual(unknown);
@@ -100,7 +109,7 @@ Result<std::optional<Value>> convertible_value(const ConvertInput& input, const 
 
 Error advised(Error error) {
   if (error.code() != ErrorCode::kUnsupported) return error;
-  return std::move(error).while_doing("copying a value; the key can be left out (exclude=[...], --exclude KEY)");
+  return std::move(error).while_doing("copying a key; the key can be left out (option exclude)");
 }
 
 namespace {
@@ -223,22 +232,6 @@ Result<NestedShape> shape_of(const ConvertSource& source, const ConvertOptions& 
   return shape;
 }
 
-// A key whose text another key of its dict has: the last step of its place has the type, too (state_flattening.cc). A
-// target that names keys of dicts by text would merge the two keys.
-Result<void> refuse_twins(const NestedShape& shape) {
-  for (const NestedShape::Key& key : shape.keys) {
-    const std::optional<std::string> text = torch_file::key_text(key.key);
-    const auto* const step = key.place.empty() ? nullptr : std::get_if<std::string>(&key.place.back());
-    if (!text || step == nullptr || !step->starts_with(*text + ":")) continue;
-    return Error(ErrorCode::kInvalidArgument,
-                 "two keys of a dict have the same text, and the target names keys by text: leave one of them out, or "
-                 "rename it")
-        .key(fqn_of(key.place))
-        .actual(*text + " (" + std::string(torch_file::key_type(key.key)) + ") and '" + *text + "' (str)");
-  }
-  return {};
-}
-
 Result<std::shared_ptr<const ConvertInput>> open_input(const std::filesystem::path& from, const ConvertOptions& options,
                                                        const std::shared_ptr<storage::OperationWatch>& operations) {
   CAIRN_TRY_ASSIGN(Checkpoint checkpoint, open_with(watched_directories(operations), from));
@@ -247,11 +240,18 @@ Result<std::shared_ptr<const ConvertInput>> open_input(const std::filesystem::pa
   auto input = std::make_shared<ConvertInput>();
   input->source = std::make_shared<ConvertSource>(std::move(checkpoint), options);
   input->allow_pickle = options.allow_pickle;
+  input->to = options.to;
+  input->has_selection = !options.keys.empty();
+  input->leaves_out_attributes = leaves_out_shape(options);
   const ConvertSource& source = *input->source;
   CAIRN_TRY_ASSIGN(const NestedShape shape, shape_of(source, options));
   CAIRN_TRY_ASSIGN(input->plan, plan_conversion(source.catalog(), options, shape));
-  if (options.to == CheckpointFormat::kDcp || leaves_out_shape(options)) CAIRN_TRY(refuse_twins(input->plan.shape));
+  if (options.to == CheckpointFormat::kDcp || leaves_out_shape(options)) CAIRN_TRY(settle_twins(input->plan));
   if (leaves_out_shape(options)) input->plan.shape = NestedShape();
+  auto noted = note_attributes(source, options, !input->leaves_out_attributes, input->plan);
+  if (!noted) return source.explain(std::move(noted).error());
+  const bool keeps_containers = options.to == CheckpointFormat::kTorchSave && !leaves_out_shape(options);
+  if (keeps_containers) note_containers(source, shape, input->plan);
   input->saves_shape = saves_shape(input->plan, options, source.catalog().format);
   auto limit = ExpansionLimit::of(source.checkpoint());
   if (!limit) return source.explain(std::move(limit).error());
@@ -262,11 +262,9 @@ Result<std::shared_ptr<const ConvertInput>> open_input(const std::filesystem::pa
     input->tensor_bytes = checked_add(input->tensor_bytes, key.bytes()).value_or(UINT64_MAX);
   }
   if (options.to != CheckpointFormat::kSafetensors) {
-    if (auto noted = note_inner_tensors(source, options, input->plan); !noted) {
-      return source.explain(std::move(noted).error());
-    }
+    noted = note_inner_tensors(source, options, input->plan);
+    if (!noted) return source.explain(std::move(noted).error());
   }
-  note_attributes(source, input->plan);
   auto tied = find_tied(input->plan, source);
   if (!tied) return source.explain(std::move(tied).error());
   input->tied = *std::move(tied);
@@ -295,7 +293,7 @@ class ConvertRun {
     worker_.leave();  // does not call `interrupted`, whose exception would hide the commit
     if (options_.progress) options_.progress({report_.tensor_bytes, report_.tensor_bytes});
     report_.conversions = input_->plan.conversions;
-    add_warnings(input_->plan, options_, input_->source->losses(), report_);
+    add_warnings(*input_, options_, job.as_saved, report_);
     add_unseen_warning(std::move(job.unseen), report_);
     add_source_warnings(input_->source->checkpoint(), options_, report_);
     return std::move(report_);

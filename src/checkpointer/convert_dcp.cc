@@ -4,6 +4,7 @@
 #include <deque>
 #include <optional>
 #include <span>
+#include <unordered_set>
 #include <utility>
 
 #include "checkpointer/convert_job.h"
@@ -31,6 +32,7 @@ struct Items {
   std::vector<std::size_t> keys;  // by entry: the index of the key in the plan; of the shape: the number of keys
   SaveItems serialized;           // points into `entries`
   std::deque<TensorEntry> cuts;   // parts of tensors
+  std::unordered_set<std::size_t> as_saved = {};  // ConvertJob::as_saved
 };
 
 // The data files, with the sources and streams of their items.
@@ -121,7 +123,13 @@ Result<void> add_key(const ConvertInput& input, std::size_t index, Items& items)
     items.keys.push_back(index);
     return items.entries.emplace_back(Entry{key.name.fqn, key.name.path, Value()});
   };
-  if (key.tensor == nullptr) return add_value(input, key, add_entry());
+  if (key.tensor == nullptr) {
+    Entry& entry = add_entry();
+    CAIRN_TRY(add_value(input, key, entry));
+    if (std::holds_alternative<SerializedValue>(entry.content)) items.as_saved.insert(index);
+    return {};
+  }
+  if (is_quantized(key.tensor->dtype)) items.as_saved.insert(index);
   CAIRN_TRY_ASSIGN(std::vector<SerializedTensor> chunks, serialized_chunks(input, *key.tensor));
   if (chunks.empty()) return add_tensor(input, key, add_entry());
   if (key.dtype != key.tensor->dtype) {
@@ -299,6 +307,7 @@ Result<void> convert_to_dcp(ConvertJob& job) {
   CAIRN_TRY_ASSIGN(const std::shared_ptr<Items> items,
                    job.worker.run("reading the values of the source",
                                   [input = job.input](WorkerState&) { return make_items(input); }));
+  job.as_saved = items->as_saved;
   CAIRN_TRY(job.worker.open(made_directory(job.target)));
   CAIRN_TRY_ASSIGN(
       const commit::SaveTicket ticket,

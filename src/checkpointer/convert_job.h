@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "checkpointer/convert_plan.h"
@@ -30,6 +31,9 @@ struct ConvertInput {
   std::uint64_t tensor_bytes = 0;  // in the target
   bool allow_pickle = false;       // ConvertOptions::allow_pickle
   bool saves_shape = false;        // whether a DCP target gets the value under kNestedShapeKey
+  CheckpointFormat to = CheckpointFormat::kDcp;
+  bool has_selection = false;          // ConvertOptions::keys
+  bool leaves_out_attributes = false;  // with the shape of the state
 };
 
 struct ConvertJob {
@@ -38,6 +42,8 @@ struct ConvertJob {
   std::shared_ptr<const ConvertInput> input;
   SaveWorker& worker;
   ConvertReport& report;
+  // Places in the plan's keys: the target has the stored pickle, with whole storages. Set before write_streams().
+  std::unordered_set<std::size_t> as_saved = {};
   // Set by write_streams(): records of the source with bytes outside all tensors, which the target lacks.
   std::vector<std::string> unseen = {};
 };
@@ -50,6 +56,9 @@ Result<void> convert_to_torch_save(ConvertJob& job);
 Result<void> convert_to_safetensors(ConvertJob& job);
 
 // --- Steps that the targets share.
+
+// kUnsupported for a key of a safetensors model with a type that no target has, with the way out.
+Result<void> check_copied(const ConvertSource& source, const ConvertKey& key);
 
 // The value under a key of the plan. Nullopt, with input.allow_pickle, for a value that is not plain data, or that no
 // Value can express: the stored pickle is to be copied. Without: kUnsafe with the class, or kUnsupported.

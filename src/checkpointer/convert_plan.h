@@ -9,6 +9,8 @@
 
 #include <cstdint>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "checkpointer/key_renames.h"
@@ -35,12 +37,27 @@ struct ConvertPlan {
   // in the source.
   std::vector<std::string> unconverted;
   std::vector<std::string> scaled;
-  // Values of a file of torch.save with tensors that share elements with other tensors, and with tensors that `dtype`
-  // leaves alone; by their keys in the source. plan_conversion() leaves these lists empty.
-  std::vector<std::string> copied_inside;
+  // --- Of a file of torch.save; plan_conversion() leaves all this empty.
+  // A tensor that is a key, or a part of the value or of the attributes under a key. `object` is equal for tensors that
+  // stay one object in the target; 0: unknown.
+  struct Part {
+    std::size_t key = 0;  // in `keys`
+    bool is_inside = false;
+    std::uint64_t object = 0;
+  };
+  // Tensors that share elements, some of them parts of values.
+  std::vector<std::vector<Part>> shared_inside;
+  // Values with tensors that `dtype` leaves alone, by their keys in the source.
   std::vector<std::string> unconverted_inside;
-  // Tensors of a file of torch.save with attributes, which no target has.
-  std::vector<std::string> with_attributes;
+  // The attributes of tensors that the target gets, by place in `keys`; and the keys in the source of tensors whose
+  // attributes the target lacks.
+  std::unordered_map<std::size_t, Value> attributes;
+  std::vector<std::string> without_attributes;
+  // Dicts and lists that the target has whole, with their Value::identity(); and places of dicts and lists that are one
+  // object in the source, and several in the target.
+  std::vector<std::pair<Path, std::uint64_t>> whole_containers;
+  std::vector<std::string> separated;
+  // ---
   // By the new places; `before` counts `keys`. Without the parts that the plan leaves out.
   NestedShape shape;
   bool has_paths = false;  // whether the source knows the nested places of its keys

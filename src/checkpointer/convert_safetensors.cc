@@ -28,6 +28,7 @@ Result<std::shared_ptr<Tensors>> make_tensors(const ConvertJob& job) {
   tensors->input = job.input;
   for (const ConvertKey& key : job.input->plan.keys) {
     if (key.tensor == nullptr) {
+      CAIRN_TRY(check_copied(*job.input->source, key));
       return Error(ErrorCode::kUnsupported,
                    "safetensors holds only tensors: leave the key out (option exclude), or select the model's keys "
                    "(option keys)")

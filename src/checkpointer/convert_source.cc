@@ -151,12 +151,6 @@ const torch_file::StateFile* ConvertSource::torch_file() const {
   return file ? (*file)->state_file() : nullptr;
 }
 
-std::uint64_t ConvertSource::object_of(const CatalogTensor& tensor) const {
-  const torch_file::StateFile* const file = torch_file();
-  const torch_file::StateFile::Entry* const entry = file != nullptr ? file->find(tensor.fqn) : nullptr;
-  return entry != nullptr && !file->has_attributes(*entry) ? torch_file::StateFile::object_of(*entry) : 0;
-}
-
 void ConvertSource::note_read(const StoredTensor& stored) {
   const std::lock_guard lock(mutex_);
   read_records_.insert(stored.record_offset);

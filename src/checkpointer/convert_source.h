@@ -78,9 +78,6 @@ class ConvertSource {
   Result<std::vector<torch_file::StateFile::InnerTensor>> inner_tensors() const;
   // The file of torch.save; null for a source of any other format.
   const torch_file::StateFile* torch_file() const;
-  // The object of the tensor in the file of torch.save, equal for two keys of one object (StateFile::object_of); 0 for
-  // a tensor with attributes, and for a source of any other format.
-  std::uint64_t object_of(const CatalogTensor& tensor) const;
   // Whether read() has read of the record at this place of the source's only file.
   bool was_read(std::uint64_t record_offset) const;
   // The bytes that read() has filled.

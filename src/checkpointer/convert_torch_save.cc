@@ -8,6 +8,7 @@
 #include <deque>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "checkpointer/convert_job.h"
@@ -16,6 +17,7 @@
 #include "checkpointer/nested_state.h"
 #include "checkpointer/saved_values.h"
 #include "checkpointer/stored_window.h"
+#include "checkpointer/tied_tensors.h"
 #include "data_file/torch_save_image.h"
 #include "format/pickle/value_writer.h"
 #include "format/torch_file/tensor_pickle.h"
@@ -44,6 +46,7 @@ struct Window {
 struct LaidOut {
   StreamedImage image;
   std::vector<TiedTensors> tied;
+  std::unordered_set<std::size_t> as_saved;
 };
 
 class StateWriter final : public pickle::TensorWriter {
@@ -70,25 +73,29 @@ class StateWriter final : public pickle::TensorWriter {
         CAIRN_TRY(nested.add(empty->place, Value(Dict())));
       }
       const ConvertKey& key = input_.plan.keys[i];
-      Result<Value> value = key.tensor != nullptr ? placeholder(i) : value_of(key);
+      Result<Value> value = key.tensor != nullptr ? placeholder(i) : value_of(i);
       if (!value) return input_.source->explain(std::move(value).error().key(key.source_fqn()));
       if (auto added = nested.add(key.name.path, *std::move(value)); !added) return std::move(added).error();
     }
     for (; empty != shape.empty.end(); ++empty) CAIRN_TRY(nested.add(empty->place, Value(Dict())));
     for (const NestedShape::Key& key : shape.keys) nested.set_key(key.place, key.key);
     for (const NestedShape::Ordered& ordered : shape.ordered) nested.set_ordered(ordered.place, ordered.attributes);
+    for (const auto& [place, object] : input_.plan.whole_containers) nested.set_object(place, object);
     CAIRN_TRY_ASSIGN(storages_->state, std::move(nested).take());
     return {};
   }
 
   // The tied tensors of the source. After lay_out().
   const std::vector<TiedTensors>& tied() const { return tied_; }
+  // The keys whose pickle is copied, by place in the plan. After lay_out().
+  const std::unordered_set<std::size_t>& as_saved() const { return as_saved_; }
 
   // Call once, after lay_out().
   Result<StreamedImage> image(const std::string& name) {
     pickle::Writer writer(saved_.protocol());
     pickle::NodeMemo* const memo = file_ != nullptr ? &saved_.memo() : nullptr;
-    CAIRN_TRY(pickle::write_value(writer, storages_->state, this, memo, !saved_.empty()));
+    const bool has_others = !saved_.empty() || !input_.plan.attributes.empty();  // which refer to objects of the state
+    CAIRN_TRY(pickle::write_value(writer, storages_->state, this, memo, has_others));
     writer.stop();
     CAIRN_TRY_ASSIGN(data_file::TorchSaveImage image,
                      data_file::TorchSaveImage::make(std::move(writer).take(), storages_->views));
@@ -99,8 +106,12 @@ class StateWriter final : public pickle::TensorWriter {
   Result<void> write_tensor(pickle::Writer& writer, const Array& tensor) override {
     const auto found = keys_.find(&tensor);
     if (found == keys_.end()) return write_inner_tensor(writer, tensor, false);
-    write_key(writer, found->second);
-    return {};
+    return write_key(writer, found->second);
+  }
+
+  // The tensor of a key may be inside a value, too, which may come before the key.
+  Result<bool> write_identity(pickle::Writer& writer, std::uint64_t identity) override {
+    return write_if_key(writer, identity);
   }
 
   Result<bool> write_object(pickle::Writer& writer, const Object& object) override {
@@ -130,13 +141,19 @@ class StateWriter final : public pickle::TensorWriter {
     return add_storage(DType::kUInt8, {static_cast<std::int64_t>(copy.size())}, {}, copy.data());
   }
 
-  Result<Value> value_of(const ConvertKey& key) {
-    CAIRN_TRY_ASSIGN(std::optional<Value> value, convertible_value(input_, key));
+  Result<Value> value_of(std::size_t index) {
+    CAIRN_TRY_ASSIGN(std::optional<Value> value, convertible_value(input_, input_.plan.keys[index]));
     if (value) return *std::move(value);
-    return saved_.placeholder(key.value->fqn);
+    return saved(index);
   }
 
-  void write_key(pickle::Writer& writer, std::size_t index) {
+  // Stands for the key's value, or quantised tensor, as it is stored.
+  Result<Value> saved(std::size_t index) {
+    as_saved_.insert(index);
+    return saved_.placeholder(input_.plan.keys[index].source_fqn());
+  }
+
+  Result<void> write_key(pickle::Writer& writer, std::size_t index) {
     const ConvertKey& key = input_.plan.keys[index];
     const Window& window = *windows_[index];
     const std::string name = std::to_string(window.storage);
@@ -144,39 +161,69 @@ class StateWriter final : public pickle::TensorWriter {
     const bool is_parameter = entry != nullptr && file_->is_parameter(*entry);
     // A state that torch loads from a DCP checkpoint has new tensors, without requires_grad.
     const bool requires_grad = key.tensor->requires_grad && file_ != nullptr;
-    if (is_parameter) writer.global("torch._utils", "_rebuild_parameter");
-    torch_file::write_tensor(writer, {key.dtype, name, bytes_of(storages_->views[window.storage]), window.offset,
-                                      key.tensor->shape, window.strides, requires_grad && !is_parameter});
-    if (!is_parameter) return;
+    const torch_file::PickledTensor tensor{key.dtype,
+                                           name,
+                                           bytes_of(storages_->views[window.storage]),
+                                           window.offset,
+                                           key.tensor->shape,
+                                           window.strides,
+                                           requires_grad && !is_parameter};
+    const auto attributes = input_.plan.attributes.find(index);
+    const Value* const state = attributes != input_.plan.attributes.end() ? &attributes->second : nullptr;
+    if (is_parameter) return write_parameter(writer, tensor, requires_grad, state);
+    if (state != nullptr) return write_with_attributes(writer, tensor, *state);
+    torch_file::write_tensor(writer, tensor);
+    return {};
+  }
+
+  Result<void> write_parameter(pickle::Writer& writer, const torch_file::PickledTensor& tensor, bool requires_grad,
+                               const Value* state) {
+    writer.global("torch._utils", state != nullptr ? "_rebuild_parameter_with_state" : "_rebuild_parameter");
+    writer.mark();
+    torch_file::write_tensor(writer, tensor);
     writer.boolean(requires_grad);
     writer.global("collections", "OrderedDict");
     writer.empty_tuple();
     writer.reduce();
-    writer.tuple(3);
+    if (state != nullptr) CAIRN_TRY(write_attributes(writer, *state));
+    writer.tuple_since_mark();
     writer.reduce();
+    return {};
+  }
+
+  Result<void> write_with_attributes(pickle::Writer& writer, const torch_file::PickledTensor& tensor,
+                                     const Value& state) {
+    writer.global("torch._tensor", "_rebuild_from_type_v2");
+    writer.mark();
+    torch_file::write_tensor_function(writer, tensor);
+    writer.global("torch", "Tensor");
+    torch_file::write_tensor_arguments(writer, tensor);
+    CAIRN_TRY(write_attributes(writer, state));
+    writer.tuple_since_mark();
+    writer.reduce();
+    return {};
+  }
+
+  Result<void> write_attributes(pickle::Writer& writer, const Value& attributes) {
+    return pickle::write_value(writer, attributes, this, &saved_.memo(), true);
   }
 
   // Writes the tensor of a key in place of the same object inside a value.
-  bool write_if_key(pickle::Writer& writer, std::uint64_t object) {
+  Result<bool> write_if_key(pickle::Writer& writer, std::uint64_t object) {
     const auto found = objects_.find(object);
     if (found == objects_.end()) return false;
-    write_key(writer, found->second);
+    CAIRN_TRY(write_key(writer, found->second));
     return true;
-  }
-
-  // The identity of the tensor's object in the source; 0 for a tensor that the conversion changes.
-  std::uint64_t object_of(const ConvertKey& key) const {
-    return key.dtype == key.tensor->dtype ? input_.source->object_of(*key.tensor) : 0;
   }
 
   // Stands for the tensor of a key in the nested state; write_tensor() recognises it by its address.
   Result<Value> placeholder(std::size_t index) {
     const ConvertKey& key = input_.plan.keys[index];
     if (is_quantized(key.dtype)) {
-      if (input_.allow_pickle) return saved_.placeholder(key.tensor->fqn);
+      if (input_.allow_pickle) return saved(index);
       return Error(ErrorCode::kUnsupported,
-                   "a quantised tensor, which only a copy of its pickle keeps. Leave the key out (exclude=[...], "
-                   "--exclude KEY), or, if you trust the source, allow pickle (allow_pickle=True, --allow-pickle)")
+                   "a quantised tensor, which only a copy of its pickle keeps. Leave the key out (option "
+                   "exclude), or, if you trust the source, allow pickle (option allow_pickle)")
           .actual(name_of(key.dtype));
     }
     if (!windows_[index]) {
@@ -189,7 +236,7 @@ class StateWriter final : public pickle::TensorWriter {
     array.dtype = key.dtype;
     Value value(std::move(array));
     keys_.emplace(value.get_if<Array>(), index);
-    if (const std::uint64_t object = object_of(key)) {
+    if (const std::uint64_t object = object_of(input_.plan, index, *input_.source)) {
       value.set_identity(object);
       objects_.emplace(object, index);
     }
@@ -271,13 +318,14 @@ class StateWriter final : public pickle::TensorWriter {
   std::unordered_map<const Array*, std::size_t> keys_;                  // the placeholders
   std::unordered_map<std::uint64_t, std::size_t, SeededHash> objects_;  // the keys, by object_of()
   std::vector<TiedTensors> tied_;
+  std::unordered_set<std::size_t> as_saved_;
 };
 
 Result<LaidOut> lay_out_file(const std::shared_ptr<const ConvertInput>& input, const std::string& name) {
   StateWriter state(input);
   CAIRN_TRY(state.lay_out());
   CAIRN_TRY_ASSIGN(StreamedImage image, state.image(name));
-  return LaidOut{std::move(image), state.tied()};
+  return LaidOut{std::move(image), state.tied(), state.as_saved()};
 }
 
 }  // namespace
@@ -298,6 +346,7 @@ Result<void> convert_to_torch_save(ConvertJob& job) {
   part.publishes = false;
   std::vector<StreamedImage> images;
   images.push_back(std::move(laid_out.image));
+  job.as_saved = std::move(laid_out.as_saved);
   CAIRN_TRY(write_streams(job, part, std::move(images)));
   CAIRN_TRY(hand_over_files(job));
   CAIRN_TRY_ASSIGN(commit::CommitReport committed, job.worker.commit_model({{name}, {}, 0}, job.options.durability));

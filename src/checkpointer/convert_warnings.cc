@@ -1,13 +1,18 @@
 #include "checkpointer/convert_warnings.h"
 
 #include <cairn/dtype.h>
+#include <cairn/seeded_hash.h>
 
+#include <algorithm>
+#include <map>
+#include <set>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "checkpointer/checkpoint_impl.h"
 #include "checkpointer/listed_keys.h"
+#include "core/conversion_loss.h"
 #include "core/nested_shape.h"
 #include "format/safetensors/index.h"
 
@@ -87,6 +92,48 @@ void add_metadata_warnings(const ModelMetadata& metadata, const ConvertOptions& 
            report);
 }
 
+// The parts of a group with one text share their storage in the target.
+std::string storage_text(const ConvertPlan::Part& part, std::size_t place, CheckpointFormat to,
+                         const std::unordered_set<std::size_t>& as_saved) {
+  if (as_saved.contains(part.key)) {
+    return to == CheckpointFormat::kTorchSave ? "as saved" : "as saved " + std::to_string(part.key);
+  }
+  if (part.object != 0) return "object " + std::to_string(part.object);
+  return "copy " + std::to_string(place);
+}
+
+// By part. The tensors of keys have no text: the report says which of them share a storage.
+std::vector<std::string> storage_texts(const std::vector<ConvertPlan::Part>& group, CheckpointFormat to,
+                                       const std::unordered_set<std::size_t>& as_saved) {
+  std::unordered_set<std::uint64_t, SeededHash> objects_of_keys;
+  for (const ConvertPlan::Part& part : group) {
+    if (!part.is_inside) objects_of_keys.insert(part.object);
+  }
+  objects_of_keys.erase(0);
+  std::vector<std::string> texts;
+  for (const ConvertPlan::Part& part : group) {
+    const bool is_key = !part.is_inside || objects_of_keys.contains(part.object);
+    texts.push_back(is_key ? std::string() : storage_text(part, texts.size(), to, as_saved));
+  }
+  return texts;
+}
+
+// The keys of values with tensors that share elements with other tensors in the source alone.
+std::vector<std::string> copied_inside(const ConvertPlan& plan, CheckpointFormat to,
+                                       const std::unordered_set<std::size_t>& as_saved) {
+  std::set<std::size_t> copied;
+  for (const std::vector<ConvertPlan::Part>& group : plan.shared_inside) {
+    const std::vector<std::string> storages = storage_texts(group, to, as_saved);
+    const bool is_one = std::ranges::all_of(storages, [&](const auto& text) { return text == storages.front(); });
+    for (std::size_t i = 0; !is_one && i < group.size(); ++i) {
+      if (!storages[i].empty()) copied.insert(group[i].key);
+    }
+  }
+  std::vector<std::string> keys;
+  for (const std::size_t key : copied) keys.push_back(plan.keys[key].source_fqn());
+  return keys;
+}
+
 }  // namespace
 
 bool saves_shape(const ConvertPlan& plan, const ConvertOptions& options, CheckpointFormat from) {
@@ -94,13 +141,15 @@ bool saves_shape(const ConvertPlan& plan, const ConvertOptions& options, Checkpo
   return is_any && options.keep_shape && (plan.has_paths || from != CheckpointFormat::kDcp);
 }
 
-void add_warnings(const ConvertPlan& plan, const ConvertOptions& options,
-                  const std::map<std::string, ConversionLoss, std::less<>>& losses, ConvertReport& report) {
-  add_losses(plan, losses, report);
+void add_warnings(const ConvertInput& input, const ConvertOptions& options,
+                  const std::unordered_set<std::size_t>& as_saved, ConvertReport& report) {
+  const ConvertPlan& plan = input.plan;
+  add_losses(plan, input.source->losses(), report);
   add_list(plan.unconverted, "tensors of packed 4-bit floats, and scales, keep their dtype", report);
   add_list(plan.unconverted_inside, "tensors inside values keep their dtype", report);
-  add_list(plan.with_attributes, "the target lacks the attributes of these tensors of the source", report);
-  add_list(plan.copied_inside,
+  add_list(plan.without_attributes, "the target lacks the attributes of these tensors of the source", report);
+  add_list(plan.separated, "dicts and lists that are one object in the source are several in the target", report);
+  add_list(copied_inside(plan, options.to, as_saved),
            "tensors inside values share elements with other tensors in the source, and are copies in the target",
            report);
   add_list(plan.scaled,

@@ -4,21 +4,22 @@
 #include <cairn/checkpoint.h>
 #include <cairn/convert.h>
 
-#include <map>
+#include <cstddef>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
+#include "checkpointer/convert_job.h"
 #include "checkpointer/convert_plan.h"
-#include "core/conversion_loss.h"
 
 namespace cairn::checkpointer {
 
 // Whether a DCP target gets the value under kNestedShapeKey.
 bool saves_shape(const ConvertPlan& plan, const ConvertOptions& options, CheckpointFormat from);
 
-// Adds a bounded number of warnings. `losses` is by the keys of the source.
-void add_warnings(const ConvertPlan& plan, const ConvertOptions& options,
-                  const std::map<std::string, ConversionLoss, std::less<>>& losses, ConvertReport& report);
+// Adds a bounded number of warnings. After the last read of the source. `as_saved`: ConvertJob::as_saved.
+void add_warnings(const ConvertInput& input, const ConvertOptions& options,
+                  const std::unordered_set<std::size_t>& as_saved, ConvertReport& report);
 
 // `records` of the source, with their numbers of bytes that no tensor shows.
 void add_unseen_warning(std::vector<std::string> records, ConvertReport& report);

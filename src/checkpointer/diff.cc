@@ -6,7 +6,7 @@
 //    of elements in row-major order, so the chunks of both sides do not matter.
 // 3. Each thread reads its windows from both sides, verified, compares them, and adds the result to the tensor's slot.
 //    At the end the records that the windows have read only in part are checked.
-// 4. When all work is done, the slots make up the report.
+// 4. When all work is done, the slots make up the report, with the attributes that no key of a file of torch.save has.
 #include <cairn/diff.h>
 
 #include <cairn/checkpoint.h>
@@ -20,6 +20,7 @@
 #include <utility>
 #include <variant>
 
+#include "checkpointer/attribute_comparison.h"
 #include "checkpointer/checkpoint_impl.h"
 #include "checkpointer/directory_calls.h"
 #include "checkpointer/element_reader.h"
@@ -87,12 +88,29 @@ class Side {
   Result<Value> value(std::string_view key) const {
     return located(checkpoint_.read_value(key, {.verify = Verify::kFull, .follow_links = follow_links_}));
   }
+  // The stored bytes of a value; behind type and shape for a tensor that no call reads.
   Result<std::string> payload(std::string_view key) const {
+    const auto& unread_tensors = checkpoint_.impl().unread_tensors;
+    if (const auto unread = unread_tensors.find(key); unread != unread_tensors.end()) {
+      const ItemLocation& place = checkpoint_.impl().catalog.find_value(key)->location;
+      std::string bytes;
+      if (place.length != 0) {
+        CAIRN_TRY_ASSIGN(bytes, located(checkpoint_.impl().chunk_payload(key, place, {})));
+      }
+      return unread->second.type + " " + to_string(unread->second.shape) + "\n" + bytes;
+    }
     return located(checkpoint_.read_payload(key, {.verify = Verify::kFull, .follow_links = follow_links_}));
   }
   Result<std::string> chunk_payload(std::string_view key, std::size_t chunk) const {
     return located(
         checkpoint_.read_chunk_payload(key, chunk, {.verify = Verify::kFull, .follow_links = follow_links_}));
+  }
+  // The file of torch.save; null for any other checkpoint.
+  Result<const torch_file::StateFile*> state_file() const {
+    const torch_file::StateFile* none = nullptr;
+    if (outline_.format != CheckpointFormat::kTorchSave) return none;
+    CAIRN_TRY_ASSIGN(const data_file::DataFile* const file, located(checkpoint_.impl().file(0, true)));
+    return file->state_file();
   }
   // Adds the side to the error of a read.
   template <typename T>
@@ -213,6 +231,21 @@ class Comparison {
     return b_.finish(threads);
   }
 
+  // Of two files of torch.save: what no key has.
+  Result<void> compare_attributes() {
+    CAIRN_TRY_ASSIGN(const torch_file::StateFile* const a, a_.state_file());
+    CAIRN_TRY_ASSIGN(const torch_file::StateFile* const b, b_.state_file());
+    if (a == nullptr || b == nullptr) return {};
+    for (Slot& slot : slots_) {
+      if (!slot.is_tensor() || slot.difference) continue;
+      CAIRN_TRY_ASSIGN(slot.difference, checkpointer::compare_tensor_attributes(*a, *b, *slot.key, options_.tolerance));
+    }
+    const auto is_compared = [this](std::string_view key) { return is_selected(key); };
+    CAIRN_TRY_ASSIGN(attribute_differences_,
+                     checkpointer::compare_dict_attributes(*a, *b, is_compared, options_.tolerance));
+    return {};
+  }
+
   // Step 4.
   DiffReport report() {
     DiffReport report;
@@ -227,6 +260,7 @@ class Comparison {
       }
       (is_tolerated(*slot.difference) ? report.tolerated : report.differences).push_back(std::move(*slot.difference));
     }
+    for (KeyDifference& difference : attribute_differences_) report.differences.push_back(std::move(difference));
     return report;
   }
 
@@ -469,6 +503,7 @@ class Comparison {
   std::shared_ptr<const TensorPair> pair_;
   std::int64_t position_ = 0;  // in `pair_`
   std::optional<Error> open_error_;
+  std::vector<KeyDifference> attribute_differences_;  // of dicts
 };
 
 // Runs on the working thread, and calls neither function of `options`.
@@ -491,6 +526,7 @@ Result<DiffReport> diff_watched(const std::filesystem::path& path_a, const std::
   Comparison comparison(a, b, options, watch);
   CAIRN_TRY(comparison.pair_keys());
   CAIRN_TRY(comparison.compare());
+  CAIRN_TRY(comparison.compare_attributes());
   return comparison.report();
 }
 

@@ -127,7 +127,7 @@ Result<ModelFiles> files_of_model(const storage::Storage& storage) {
     std::vector<std::string> indexes;
     for (const storage::ListedFile& file : listed) {
       if (file.is_folder) continue;
-      if (file.name.ends_with(commit::kModelSuffix)) files.names.push_back(file.name);
+      if (has_model_suffix(file.name)) files.names.push_back(file.name);
       if (is_index_name(file.name)) indexes.push_back(file.name);
     }
     std::sort(files.names.begin(), files.names.end());

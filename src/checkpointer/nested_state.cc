@@ -18,6 +18,7 @@ struct NestedState::Node {
   bool is_ordered = false;
   Value attributes;
   bool is_list = false;
+  std::uint64_t identity = 0;                                           // Value::identity() of a container
   std::vector<std::pair<PathElement, std::unique_ptr<Node>>> children;  // in the order added
   std::unordered_map<std::string, std::size_t, SeededHash> places;      // by the step's text
 
@@ -34,6 +35,12 @@ struct NestedState::Node {
   }
 
   Result<Value> take() {
+    CAIRN_TRY_ASSIGN(Value taken, take_anew());
+    if (identity != 0) taken.set_identity(identity);
+    return taken;
+  }
+
+  Result<Value> take_anew() {
     if (value && !(is_ordered && value->get_if<Dict>() != nullptr)) return *std::move(value);
     if (is_list) return take_list();
     Dict dict;
@@ -114,6 +121,11 @@ void NestedState::set_ordered(const Path& place, Value attributes) {
   if (node == nullptr || node->is_list) return;
   node->is_ordered = true;
   node->attributes = std::move(attributes);
+}
+
+void NestedState::set_object(const Path& place, std::uint64_t identity) {
+  Node* const node = find(place);
+  if (node != nullptr && !node->value) node->identity = identity;
 }
 
 Result<Value> NestedState::take() && { return root_->take(); }

@@ -5,6 +5,7 @@
 #include <cairn/state_dict.h>
 #include <cairn/value.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -26,6 +27,9 @@ class NestedState {
   // The dict at `place` is a collections.OrderedDict with these attributes: a dict, or None. The place of the whole
   // state is empty. Nothing happens if the state has no dict there.
   void set_ordered(const Path& place, Value attributes);
+
+  // The container at `place` has this Value::identity(). Nothing happens if the state has no container there.
+  void set_object(const Path& place, std::uint64_t identity);
 
   // The whole state: a dict, in the order in which the parts were added. kUnsafe for a list that would be far longer
   // than its parts.

@@ -80,6 +80,14 @@ bool Checkpoint::Impl::replaced() const {
   return now && now->present && identity_of(*now) != identity;
 }
 
+Result<void> Checkpoint::Impl::check_read(std::string_view fqn) const {
+  const auto unread = unread_tensors.find(fqn);
+  if (unread == unread_tensors.end()) return {};
+  return Error(ErrorCode::kUnsupported, "a tensor of a type that torch lacks")
+      .key(fqn)
+      .actual(unread->second.type + " " + to_string(unread->second.shape));
+}
+
 Result<Value> Checkpoint::Impl::value_in_torch_save(std::string_view fqn) {
   const data_file::DataFile* opened = nullptr;
   CAIRN_TRY_ASSIGN(opened, file(0, true));
@@ -362,6 +370,7 @@ Result<std::string> Checkpoint::Impl::payload_of(const WantedEntries& entries, s
         .actual(std::to_string(tensor->chunk_count()) + " chunks");
   }
   if (tensor != nullptr) return chunk_payload(fqn, tensor->locations[0], options);
+  CAIRN_TRY(check_read(fqn));
   const data_file::DataFile* file = nullptr;
   CAIRN_TRY_ASSIGN(file, file_of(value->location, fqn, options.follow_links));
   if (options.verify != Verify::kNone && file->state_file() == nullptr) CAIRN_TRY(file->check_value(*value));

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -71,7 +72,10 @@ class ModelCatalog {
         continue;
       }
       const ItemLocation location{file, header.data_offset + tensor.begin, tensor.end - tensor.begin};
-      Result<void> added = add_box(tensor, offsets == saved.end() ? nullptr : &offsets->second, location);
+      const Extents* const box_offsets = offsets == saved.end() ? nullptr : &offsets->second;
+      const bool is_unread = !tensor.unread_type.empty();
+      Result<void> added =
+          is_unread ? add_unread(tensor, box_offsets != nullptr, location) : add_box(tensor, box_offsets, location);
       if (!added) return std::move(added).error().key(tensor.name).file(name);
     }
     return {};
@@ -84,30 +88,33 @@ class ModelCatalog {
                          listed_keys(left_out_));
     }
     for (const auto& [key, name] : index.files) {
-      const auto found = places_.find(key);
-      const bool is_there =
-          found != places_.end() && catalog_.files[catalog_.tensors[found->second].locations[0].file] == name;
-      if (!is_there)
+      const std::optional<std::uint32_t> file = file_of(key);
+      if (!file || catalog_.files[*file] != name)
         return Error(ErrorCode::kCorrupt, "the file lacks a tensor that the index names").key(key).file(name);
     }
-    if (index.files.size() == catalog_.tensors.size()) return {};
+    if (index.files.size() == catalog_.tensors.size() + catalog_.values.size()) return {};
     std::unordered_map<std::string_view, std::string_view, SeededHash> named(index.files.begin(), index.files.end());
-    const auto is_unnamed = [&named](const CatalogTensor& tensor) { return !named.contains(tensor.fqn); };
+    const auto is_unnamed = [&named](const auto& entry) { return !named.contains(entry.fqn); };
     std::vector<std::string> unnamed;
     for (const CatalogTensor& tensor : catalog_.tensors) {
-      if (!is_unnamed(tensor)) continue;
-      if (index.save_id.empty()) {
-        unnamed.push_back(tensor.fqn);
-        continue;
-      }
+      if (is_unnamed(tensor)) unnamed.push_back(tensor.fqn);
+    }
+    for (const CatalogValue& value : catalog_.values) {
+      if (is_unnamed(value)) unnamed.push_back(value.fqn);
+    }
+    if (!index.save_id.empty()) {
       return Error(ErrorCode::kCorrupt, "a file of the model holds a tensor that the index does not name")
-          .key(tensor.fqn)
-          .file(catalog_.files[tensor.locations[0].file]);
+          .key(unnamed.front())
+          .file(catalog_.files[*file_of(unnamed.front())]);
     }
     std::erase_if(catalog_.tensors, is_unnamed);
+    std::erase_if(catalog_.values, is_unnamed);
     warnings.push_back("the index does not name tensors of its files, which are left out: " + listed_keys(unnamed));
     return {};
   }
+
+  // The tensors of types without a DType. Call once.
+  std::map<std::string, Checkpoint::Impl::UnreadTensor, std::less<>> take_unread() { return std::move(unread_); }
 
   // Whether a tensor lies in boxes.
   bool has_shards() const { return std::find(sharded_.begin(), sharded_.end(), true) != sharded_.end(); }
@@ -115,6 +122,9 @@ class ModelCatalog {
   Result<Catalog> take() {
     for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) {
       catalog_.keys.push_back({true, static_cast<std::uint32_t>(i)});
+    }
+    for (std::size_t i = 0; i < catalog_.values.size(); ++i) {
+      catalog_.keys.push_back({false, static_cast<std::uint32_t>(i)});
     }
     for (const CatalogTensor& tensor : catalog_.tensors) {
       if (auto count = element_count(tensor.shape); !count) return std::move(count).error().key(tensor.fqn);
@@ -127,9 +137,8 @@ class ModelCatalog {
   Result<void> add_box(const safetensors::Tensor& tensor, const Extents* offsets, const ItemLocation& location) {
     const auto [place, is_new] = places_.try_emplace(tensor.name, catalog_.tensors.size());
     const bool is_sharded = offsets != nullptr;
-    if (!is_new && !(is_sharded && sharded_[place->second])) {
-      return Error(ErrorCode::kCorrupt, "two files of the model hold the tensor: open one of the files alone");
-    }
+    if (!is_new && !(is_sharded && sharded_[place->second])) return held_twice();
+    if (unread_.contains(tensor.name)) return of_two_types(tensor);
     if (is_new) {
       catalog_.tensors.push_back({tensor.name, tensor.dtype, Extents(tensor.shape.size(), 0), false, {}, {}});
       sharded_.push_back(is_sharded);
@@ -153,6 +162,33 @@ class ModelCatalog {
     return {};
   }
 
+  // The catalog has the tensor as a value, whose location is that of the first box.
+  Result<void> add_unread(const safetensors::Tensor& tensor, bool is_sharded, const ItemLocation& location) {
+    if (places_.contains(tensor.name)) return of_two_types(tensor);
+    const auto [place, is_new] = unread_.try_emplace(tensor.name, Checkpoint::Impl::UnreadTensor{});
+    if (!is_new) return is_sharded ? Result<void>() : held_twice();
+    place->second = {tensor.unread_type, tensor.shape};
+    catalog_.values.push_back({tensor.name, location});
+    return {};
+  }
+
+  static Error held_twice() {
+    return {ErrorCode::kCorrupt, "two files of the model hold the tensor: open one of the files alone"};
+  }
+  static Error of_two_types(const safetensors::Tensor& tensor) {
+    return Error(ErrorCode::kCorrupt, "the files of the model disagree about the type of a tensor")
+        .actual(tensor.unread_type.empty() ? std::string(name_of(tensor.dtype)) : tensor.unread_type);
+  }
+
+  // The file of the tensor, or of its first box; nullopt if no file has the tensor.
+  std::optional<std::uint32_t> file_of(const std::string& key) const {
+    if (const auto found = places_.find(key); found != places_.end()) {
+      return catalog_.tensors[found->second].locations[0].file;
+    }
+    const auto value = std::ranges::find(catalog_.values, key, &CatalogValue::fqn);
+    return value != catalog_.values.end() ? std::optional(value->location.file) : std::nullopt;
+  }
+
   // Whether the index of another program names another file for the tensor, for example a later one with new elements.
   bool lies_elsewhere(const std::string& key, const std::string& file) const {
     const auto named = files_of_index_.find(key);
@@ -162,6 +198,7 @@ class ModelCatalog {
   std::unordered_map<std::string_view, std::string_view, SeededHash> files_of_index_;  // of another program's index
   std::vector<std::string> left_out_;  // tensors that lie in a file, and by the index in another
   Catalog catalog_;
+  std::map<std::string, Checkpoint::Impl::UnreadTensor, std::less<>> unread_;
   std::unordered_map<std::string, std::size_t, SeededHash> places_;  // index in the catalog, by name
   std::vector<bool> sharded_;                                        // by index in the catalog
 };
@@ -324,6 +361,7 @@ Result<std::unique_ptr<Checkpoint::Impl>> read_files(std::vector<OpenedFile> fil
         "torch wrote the files as shards without an index: the number of the model's shards is unknown, and nothing "
         "shows whether the last shards are missing");
   }
+  impl->unread_tensors = catalog.take_unread();
   CAIRN_TRY_ASSIGN(impl->catalog, catalog.take());
   impl->identity =
       std::to_string(files.size()) + " safetensors files of " + std::to_string(bytes) + " bytes, " + crc_text(checksum);
@@ -372,7 +410,8 @@ bool holds_model_alone(const storage::Storage& storage) {
     return !file.is_folder && commit::is_dcp_file_name(file.name);
   };
   const auto is_of_model = [](const storage::ListedFile& file) {
-    return !file.is_folder && (model_directory::is_index_name(file.name) || file.name.ends_with(commit::kModelSuffix));
+    return !file.is_folder &&
+           (model_directory::is_index_name(file.name) || model_directory::has_model_suffix(file.name));
   };
   return std::none_of(files->begin(), files->end(), is_of_dcp) &&
          std::any_of(files->begin(), files->end(), is_of_model);

@@ -25,7 +25,7 @@ class SavedValues {
   // Adds a storage to the target and returns the storage's number, its key in the target's pickle.
   using AddStorage = std::function<std::size_t(std::vector<std::byte> bytes)>;
   // Pushes the tensor of a key, if `object` (the bits of a node of the source's graph) is one, and returns whether.
-  using WriteKey = std::function<bool(pickle::Writer& writer, std::uint64_t object)>;
+  using WriteKey = std::function<Result<bool>(pickle::Writer& writer, std::uint64_t object)>;
   SavedValues(const ConvertSource& source, AddStorage add_storage, WriteKey write_key);
   ~SavedValues();
   SavedValues(const SavedValues&) = delete;

@@ -51,16 +51,6 @@ void add_range(const StoredTensor& stored, const ByteRange& of, RangesByRecord& 
   ranges[stored.record_offset].push_back(range);
 }
 
-// The object of a tensor that the plan does not change; 0 otherwise.
-std::uint64_t object_of(const ConvertKey& key, const ConvertSource& source) {
-  return key.dtype == key.tensor->dtype ? source.object_of(*key.tensor) : 0;
-}
-
-bool is_one_object(const std::vector<ByteRange>& group) {
-  const std::uint64_t object = group.front().object;
-  return object != 0 && std::ranges::all_of(group, [&](const ByteRange& range) { return range.object == object; });
-}
-
 // The tensors that are keys of the plan.
 Result<RangesByRecord> ranges_of_keys(const ConvertPlan& plan, const ConvertSource& source) {
   RangesByRecord ranges;
@@ -69,7 +59,7 @@ Result<RangesByRecord> ranges_of_keys(const ConvertPlan& plan, const ConvertSour
     if (tensor == nullptr || tensor->chunk_count() != 1 || plan.keys[i].bytes() == 0) continue;
     if (is_quantized(tensor->dtype)) continue;  // its storage is copied whole, with its pickle
     CAIRN_TRY_ASSIGN(const ConvertSource::Stored stored, source.stored(*tensor, 0));
-    add_range(stored.tensor, {i, 0, 0, false, object_of(plan.keys[i], source)}, ranges);
+    add_range(stored.tensor, {i, 0, 0, false, tensor_object_of(plan, i, source)}, ranges);
   }
   return ranges;
 }
@@ -89,27 +79,34 @@ Result<std::vector<std::vector<std::size_t>>> find_tied(const ConvertPlan& plan,
   return groups;
 }
 
-void note_attributes(const ConvertSource& source, ConvertPlan& plan) {
+std::uint64_t object_of(const ConvertPlan& plan, std::size_t key, const ConvertSource& source) {
+  const CatalogTensor* const tensor = plan.keys[key].tensor;
   const torch_file::StateFile* const file = source.torch_file();
-  if (file == nullptr) return;
-  for (const ConvertKey& key : plan.keys) {
-    const torch_file::StateFile::Entry* const entry = key.tensor != nullptr ? file->find(key.tensor->fqn) : nullptr;
-    if (entry != nullptr && file->has_attributes(*entry)) plan.with_attributes.push_back(key.source_fqn());
-  }
+  if (file == nullptr || tensor == nullptr || plan.keys[key].dtype != tensor->dtype) return 0;
+  const torch_file::StateFile::Entry* const entry = file->find(tensor->fqn);
+  const bool lacks_attributes = file->attributes_of(*entry).is_set() && !plan.attributes.contains(key);
+  return lacks_attributes ? 0 : torch_file::StateFile::object_of(*entry);
+}
+
+std::uint64_t tensor_object_of(const ConvertPlan& plan, std::size_t key, const ConvertSource& source) {
+  if (object_of(plan, key, source) == 0) return 0;
+  const torch_file::StateFile& file = *source.torch_file();
+  return file.tensor_object_of(*file.find(plan.keys[key].tensor->fqn));
 }
 
 Result<void> note_inner_tensors(const ConvertSource& source, const ConvertOptions& options, ConvertPlan& plan) {
   CAIRN_TRY_ASSIGN(const std::vector<torch_file::StateFile::InnerTensor> inner, source.inner_tensors());
   if (inner.empty()) return {};
-  std::unordered_map<std::string_view, std::size_t, SeededHash> values;
+  std::unordered_map<std::string_view, std::size_t, SeededHash> holders;
   for (std::size_t i = 0; i < plan.keys.size(); ++i) {
-    if (plan.keys[i].value != nullptr) values.emplace(plan.keys[i].value->fqn, i);
+    const bool holds_tensors = plan.keys[i].value != nullptr || plan.attributes.contains(i);
+    if (holds_tensors) holders.emplace(plan.keys[i].source_fqn(), i);
   }
   CAIRN_TRY_ASSIGN(RangesByRecord by_record, ranges_of_keys(plan, source));
   std::vector<bool> keeps_dtype(plan.keys.size(), false);
   for (const torch_file::StateFile::InnerTensor& part : inner) {
-    const auto found = values.find(part.fqn);
-    if (found == values.end()) continue;
+    const auto found = holders.find(part.fqn);
+    if (found == holders.end()) continue;
     const DType dtype = part.tensor.dtype;
     const bool is_other = options.dtype && dtype != *options.dtype && is_floating_point(dtype);
     if (is_other) keeps_dtype[found->second] = true;
@@ -117,17 +114,14 @@ Result<void> note_inner_tensors(const ConvertSource& source, const ConvertOption
     const bool keeps_objects = options.to == CheckpointFormat::kTorchSave;
     add_range(part.tensor, {found->second, 0, 0, true, keeps_objects ? part.object : 0}, by_record);
   }
-  std::vector<bool> is_copied(plan.keys.size(), false);
   for (auto& [offset, ranges] : by_record) {
     for (const std::vector<ByteRange>& group : overlapping(std::move(ranges))) {
-      if (is_one_object(group)) continue;
-      for (const ByteRange& range : group) {
-        if (range.is_inside) is_copied[range.key] = true;
-      }
+      if (std::ranges::none_of(group, &ByteRange::is_inside)) continue;
+      std::vector<ConvertPlan::Part>& parts = plan.shared_inside.emplace_back();
+      for (const ByteRange& range : group) parts.push_back({range.key, range.is_inside, range.object});
     }
   }
   for (std::size_t i = 0; i < plan.keys.size(); ++i) {
-    if (is_copied[i]) plan.copied_inside.push_back(plan.keys[i].source_fqn());
     if (keeps_dtype[i]) plan.unconverted_inside.push_back(plan.keys[i].source_fqn());
   }
   return {};

@@ -22,6 +22,7 @@
 #include "core/checksum.h"
 #include "data_file/archive_check.h"
 #include "data_file/range_fetch.h"
+#include "format/safetensors/header.h"
 #include "format/torch_file/torch_opening.h"
 #include "format/torch_file/value_archive.h"
 #include "format/zip/directory.h"
@@ -302,6 +303,7 @@ class Verifier {
     const DataFile* file = file_of(value.location, value.fqn);
     if (file == nullptr) return;
     if (is_transformed(value.fqn)) return add_transformed_item(*file, value.location, value.fqn);
+    if (impl_.catalog.format == CheckpointFormat::kSafetensors) return add_unread_tensor(value);
     check_storages(*file, value);
     if (!file->trailer()) return add_stock_item(*file, value.location, value.fqn);
     if (auto checked = file->check_value(value); !checked) findings_.add(std::move(checked).error());
@@ -362,6 +364,20 @@ class Verifier {
   void add_safetensors_record(SafetensorsRecord record) {
     if (record.span_count() == 0) return findings_.count(0, record.stored.record_bytes);
     safetensors_records_.push_back(std::move(record));
+  }
+
+  // A tensor of a type without a DType. A name that the format lacks, too, may be a damaged one.
+  void add_unread_tensor(const CatalogValue& value) {
+    findings_.count(0, value.location.length);
+    const std::string& type = impl_.unread_tensors.at(value.fqn).type;
+    if (safetensors::is_type_of_format_alone(type)) {
+      report_.warnings.push_back("torch lacks the type " + type + " of the tensor '" + value.fqn + "'");
+      return;
+    }
+    findings_.add(Error(ErrorCode::kUnsupported, "a tensor of an unknown type")
+                      .key(value.fqn)
+                      .file(impl_.catalog.files[value.location.file])
+                      .actual(type));
   }
 
   bool is_transformed(const std::string& fqn) const { return impl_.catalog.transforms.contains(fqn); }

@@ -8,6 +8,7 @@
 #include <cairn/value.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,10 +39,20 @@ struct NestedShape {
     Path place;
     std::string description;
   };
+  // A mapping or a list with flat keys inside, except for the whole state. `object` is equal for places that hold one
+  // Python object, as Value::identity(). The flat keys inside are [begin, end).
+  struct Container {
+    Path place;
+    std::uint64_t object = 0;
+    std::size_t begin = 0;
+    std::size_t end = 0;
+    bool is_held = true;  // whether `unheld` has nothing of the container
+  };
   std::vector<Key> keys;
   std::vector<Empty> empty;
   std::vector<Ordered> ordered;
   std::vector<Unheld> unheld;
+  std::vector<Container> containers;  // of a file of torch.save
 };
 
 // Whether Python can hash the value, and a file can hold the value as a key.

@@ -43,7 +43,13 @@ class ValueWriter {
         return {};
       }
     }
-    CAIRN_TRY(std::visit([&](const auto& alternative) { return write_one(alternative, depth); }, value.variant()));
+    bool is_written = false;
+    if (identity != 0 && tensors_ != nullptr) {
+      CAIRN_TRY_ASSIGN(is_written, tensors_->write_identity(writer_, identity));
+    }
+    if (!is_written) {
+      CAIRN_TRY(std::visit([&](const auto& alternative) { return write_one(alternative, depth); }, value.variant()));
+    }
     if (identity != 0 && (keeps_all_ || repeated_.contains(identity)) && !memo_->contains(identity)) {
       memo_->emplace(identity, writer_.memoize());
     }

@@ -4,6 +4,8 @@
 #include <cairn/result.h>
 #include <cairn/value.h>
 
+#include <cstdint>
+
 #include "format/pickle/graph_writer.h"
 #include "format/pickle/writer.h"
 
@@ -16,6 +18,9 @@ class TensorWriter {
   virtual Result<void> write_tensor(Writer& writer, const Array& tensor) = 0;
   // Returns whether the writer has a form of its own for the Object, and has written the Object.
   virtual Result<bool> write_object(Writer& writer, const Object& object) = 0;
+  // Returns whether the writer has a form of its own for every part of this identity (Value::identity()), and has
+  // written the part. Called with a memo alone, once for an identity that the memo keeps.
+  virtual Result<bool> write_identity(Writer& /*writer*/, std::uint64_t /*identity*/) { return false; }
 };
 
 // Pushes `value`. Protocol 2 uses names that torch.load(weights_only=True) accepts, for every value that weights_only

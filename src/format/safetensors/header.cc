@@ -54,18 +54,17 @@ constexpr std::array kTypes{
 
 using json::JsonReader;
 
-Error unknown_type(const JsonReader& reader, std::string_view name) {
-  if (name == "F6_E2M3" || name == "F6_E3M2") {
-    return Error(ErrorCode::kUnsupported, "a type that torch lacks").actual(name);
-  }
-  return reader.damaged("a type of safetensors").actual(name);
-}
-
-Result<DType> read_type(JsonReader& reader) {
-  CAIRN_TRY_ASSIGN(const std::string name, reader.read_string());
+// Sets the dtype, or the name of a type without a DType.
+Result<void> read_type(JsonReader& reader, Tensor& tensor) {
+  CAIRN_TRY_ASSIGN(std::string name, reader.read_string());
   const auto* type = std::find_if(kTypes.begin(), kTypes.end(), [&](const NamedType& t) { return t.name == name; });
-  if (type == kTypes.end()) return unknown_type(reader, name);
-  return type->dtype;
+  if (name.empty()) return reader.damaged("a type of safetensors").actual(name);
+  if (type != kTypes.end()) {
+    tensor.dtype = type->dtype;
+  } else {
+    tensor.unread_type = std::move(name);
+  }
+  return {};
 }
 
 Result<Extents> read_shape(JsonReader& reader) {
@@ -103,7 +102,14 @@ Result<void> count_pairs(const JsonReader& reader, Extents& shape) {
 Result<void> check_length(const JsonReader& reader, const Tensor& tensor) {
   const Result<std::int64_t> count = element_count(tensor.shape);
   if (!count) return reader.damaged("a shape that a tensor can have").actual(to_string(tensor.shape));
-  const auto bytes = checked_multiply(static_cast<std::uint64_t>(*count), std::uint64_t{item_bytes(tensor.dtype)});
+  const auto elements = static_cast<std::uint64_t>(*count);
+  auto bytes = checked_multiply(elements, std::uint64_t{item_bytes(tensor.dtype)});
+  if (is_type_of_format_alone(tensor.unread_type)) {
+    const auto bits = checked_multiply(elements, std::uint64_t{6});
+    bytes = bits && *bits % 8 == 0 ? std::optional(*bits / 8) : std::nullopt;
+  } else if (!tensor.unread_type.empty()) {
+    bytes = tensor.end - std::min(tensor.begin, tensor.end);  // the size of an element is unknown
+  }
   if (bytes && tensor.begin <= tensor.end && tensor.end - tensor.begin == *bytes) return {};
   return Error(ErrorCode::kCorrupt, "the offsets of a tensor do not fit its type and shape")
       .offset(reader.offset())
@@ -120,7 +126,7 @@ Result<Tensor> read_tensor(JsonReader& reader) {
     CAIRN_TRY_ASSIGN(const std::optional<std::string> name, reader.next_name());
     if (!name) break;
     if (*name == "dtype" && !has_type) {
-      CAIRN_TRY_ASSIGN(tensor.dtype, read_type(reader));
+      CAIRN_TRY(read_type(reader, tensor));
       has_type = true;
     } else if (*name == "shape" && !has_shape) {
       CAIRN_TRY_ASSIGN(tensor.shape, read_shape(reader));
@@ -133,7 +139,8 @@ Result<Tensor> read_tensor(JsonReader& reader) {
     }
   }
   if (!has_type || !has_shape || !has_places) return reader.damaged("dtype, shape and data_offsets, each once");
-  if (tensor.dtype == DType::kFloat4E2M1FNx2) CAIRN_TRY(count_pairs(reader, tensor.shape));
+  if (tensor.unread_type.empty() && tensor.dtype == DType::kFloat4E2M1FNx2)
+    CAIRN_TRY(count_pairs(reader, tensor.shape));
   CAIRN_TRY(check_length(reader, tensor));
   return tensor;
 }
@@ -198,6 +205,8 @@ Result<std::string> read_text(const ByteSource& file) {
 
 }  // namespace
 
+bool is_type_of_format_alone(std::string_view type) { return type == "F6_E2M3" || type == "F6_E3M2"; }
+
 Result<Header> read_header(const ByteSource& file) {
   CAIRN_TRY_ASSIGN(const std::string text, read_text(file));  // (1), (2)
   Header header;
@@ -242,7 +251,7 @@ namespace {
 Result<void> append_tensor(std::string& out, const Tensor& tensor) {
   const std::optional<std::string_view> type = type_name(tensor.dtype);
   const bool is_pair = tensor.dtype == DType::kFloat4E2M1FNx2;
-  if (!type || (is_pair && tensor.shape.empty())) {
+  if (!type || (is_pair && tensor.shape.empty()) || !tensor.unread_type.empty()) {
     return Error(ErrorCode::kUnsupported, "safetensors has no such type").actual(name_of(tensor.dtype));
   }
   Extents shape = tensor.shape;

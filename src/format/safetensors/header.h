@@ -3,8 +3,8 @@
 // A safetensors file is: the length of the header, 8 bytes, little-endian; the header, a JSON object, padded with
 // spaces; the tensors' bytes, without gaps, row-major and little-endian. Values and pure functions, safe from any
 // thread. A file is untrusted: read_header() accepts a file only if the tensors cover the bytes after the header
-// exactly and each tensor has the length that its type and shape give. The names "__metadata__" and any name twice are
-// refused.
+// exactly and each tensor has the length that its type, if known, and shape give. The names "__metadata__" and any name
+// twice are refused.
 #pragma once
 
 #include "core/byte_source.h"
@@ -32,7 +32,12 @@ struct Tensor {
   Extents shape;            // as torch counts: float4_e2m1fn_x2 has half as many elements in the last dimension as F4
   std::uint64_t begin = 0;  // bytes from the end of the header
   std::uint64_t end = 0;
+  // Not empty: the format's name of a type without a DType. `dtype` then has no meaning, and `shape` is the header's.
+  std::string unread_type = {};
 };
+
+// Whether the format has the type, although torch lacks it: F6_E2M3, F6_E3M2.
+bool is_type_of_format_alone(std::string_view type);
 
 struct Header {
   std::vector<Tensor> tensors;                                // in the order of their bytes
@@ -46,8 +51,8 @@ struct Header {
 // The number of checksums that the tensors have in a file of Cairn's.
 ChecksumCoverage coverage_of(const std::vector<Tensor>& tensors);
 
-// kUnsupported for a type that torch lacks (F6_E2M3, F6_E3M2); kCorrupt for all else that is wrong, with offset and
-// key.
+// A tensor of a type without a DType leaves the others readable (Tensor::unread_type). kCorrupt for all that is wrong,
+// with offset and key.
 Result<Header> read_header(const ByteSource& file);
 
 // The format's name of a type: "BF16". Nullopt for a type that the format lacks.

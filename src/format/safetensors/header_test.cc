@@ -78,7 +78,9 @@ TEST(SafetensorsHeader, RefusesOtherMembers) {
            std::string("{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}"),
            std::string("{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0]}}"),
            std::string("{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1,1]}}"),
-           "{" + entry("a", "U9", "[1]", "[0,1]") + "}",
+           "{" + entry("a", "", "[1]", "[0,1]") + "}",
+           "{" + entry("a", "F6_E2M3", "[3]", "[0,1]") + "}",
+           "{" + entry("a", "U9", "[1]", "[1,0]") + "}",
            "{" + entry("a", "U8", "[-1]", "[0,1]") + "}",
            "{" + good + ",\"__metadata__\":{\"k\":1}}",
            "{" + good + ",\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}",
@@ -90,10 +92,21 @@ TEST(SafetensorsHeader, RefusesOtherMembers) {
        }) {
     EXPECT_FALSE(read(file_of(text, 1))) << text;
   }
-  const Result<Header> lacking = read(file_of("{" + entry("a", "F6_E2M3", "[4]", "[0,3]") + "}", 3));
-  ASSERT_FALSE(lacking);
-  EXPECT_EQ(lacking.error().code(), ErrorCode::kUnsupported);
-  EXPECT_EQ(lacking.error().key(), "a");
+}
+
+TEST(SafetensorsHeader, ReadsTensorsBesideOneOfATypeWithoutADType) {
+  for (const std::string type : {"F6_E2M3", "F6_E3M2", "U9"}) {
+    const std::string text = "{" + entry("a", type, "[4]", "[0,3]") + "," + entry("b", "U16", "[1]", "[3,5]") + "}";
+    const Result<Header> header = read(file_of(text, 5));
+    ASSERT_TRUE(header) << header.error().what();
+    EXPECT_EQ(header->tensors[0].unread_type, type);
+    EXPECT_EQ(header->tensors[0].shape, (Extents{4}));
+    EXPECT_EQ(header->tensors[1].unread_type, "");
+    EXPECT_EQ(header->tensors[1].dtype, DType::kUInt16);
+    EXPECT_FALSE(render_header(*header));
+  }
+  EXPECT_TRUE(is_type_of_format_alone("F6_E3M2"));
+  EXPECT_FALSE(is_type_of_format_alone("U9"));
 }
 
 TEST(SafetensorsHeader, BoundsItsLength) {

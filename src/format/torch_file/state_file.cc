@@ -32,6 +32,9 @@ constexpr std::array kArchiveMagic = {std::byte{0x50}, std::byte{0x4b}, std::byt
 // pickle, and about 500 bytes at depth 4; the budget's own rate is for elements of lists.
 constexpr std::uint64_t kFlatteningRate = 10;
 
+// Of the tensors in attributes of dicts, per byte of the file.
+constexpr std::uint64_t kAttributesRate = 2;
+
 ByteBudget flattening_budget(std::uint64_t pickled_bytes) {
   return ByteBudget(checked_multiply(pickled_bytes, kFlatteningRate).value_or(pickled_bytes));
 }
@@ -154,8 +157,23 @@ const StateFile::Entry* StateFile::find(std::string_view fqn) const {
 }
 
 Result<NestedShape> StateFile::shape() const {
+  const std::uint64_t attributes_max = checked_multiply(file_->size(), kAttributesRate).value_or(UINT64_MAX);
+  const std::uint64_t shape_max = flattening_budget(pickled_.size()).left();
+  ByteBudget budget = ByteBudget::of_bytes(checked_add(shape_max, attributes_max).value_or(UINT64_MAX));
+  TensorResolver resolver(storages_, opaque_, big_endian_);
+  return shape_of_state(graph_, budget, &resolver);
+}
+
+Result<std::vector<FlatEntry>> StateFile::attributes_of_dicts() const {
   ByteBudget budget = flattening_budget(pickled_.size());
-  return shape_of_state(graph_, budget);
+  return attributes_of_state(graph_, budget);
+}
+
+Result<Value> StateFile::read_attributes(pickle::Node attributes) const {
+  return attributes_budget_.charged(attributes.bits(), [&](ByteBudget& budget) {
+    TensorResolver resolver(storages_, opaque_, big_endian_);
+    return pickle::to_value(graph_, attributes, budget, &resolver);
+  });
 }
 
 Result<void> StateFile::check_storage(const TensorNode& tensor) const {
@@ -276,16 +294,21 @@ Result<std::vector<StateFile::InnerTensor>> StateFile::inner_tensors() const {
   std::vector<InnerTensor> tensors;
   StorageWalk walk(graph_);
   for (const Entry& entry : entries_) {
-    if (entry.tensor) continue;
+    const Node part = entry.tensor ? attributes_of(entry) : entry.node;
+    if (!part.is_set()) continue;
     const auto add = [&](const StorageWalk::Found& found) -> Result<void> {
       if (!found.tensor || !check_storage(*found.tensor)) return {};  // value() reports an error of the entry
       CAIRN_TRY_ASSIGN(StoredTensor tensor, stored(*found.tensor));
       tensors.push_back({entry.fqn, std::move(tensor), found.node.bits()});
       return {};
     };
-    CAIRN_TRY(walk.walk(entry.node, add));
+    CAIRN_TRY(walk.walk(part, add));
   }
   return tensors;
+}
+
+std::uint64_t StateFile::tensor_object_of(const Entry& entry) const {
+  return (is_parameter(entry) ? graph_.elements(graph_.arguments(entry.node)).front() : entry.node).bits();
 }
 
 Result<StoragePlace> StateFile::find_storage(std::string_view key) const {

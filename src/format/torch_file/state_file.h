@@ -36,6 +36,7 @@
 #include "format/torch_file/file_budget.h"
 #include "format/torch_file/legacy_file.h"
 #include "format/torch_file/opaque_storages.h"
+#include "format/torch_file/state_flattening.h"
 #include "format/torch_file/storage_renamer.h"
 #include "format/torch_file/storage_walk.h"
 #include "format/torch_file/tensor_node.h"
@@ -92,14 +93,14 @@ class StateFile {
   Range range(const Entry& entry) const;
   // The tensor of the entry, which has one. Reads the record's header. kUnsupported for a quantised tensor.
   Result<StoredTensor> tensor(const Entry& entry) const;
-  // A tensor inside a value.
+  // A tensor inside a value, or inside the attributes of a tensor.
   struct InnerTensor {
-    std::string_view fqn;  // of the value
+    std::string_view fqn;  // of the entry
     StoredTensor tensor;
-    std::uint64_t object = 0;  // as object_of()
+    std::uint64_t object = 0;  // equal for one Python object
   };
-  // The plain tensors inside the values. Of a container that several values refer to, only the first value's. Errors as
-  // of tensor().
+  // The plain tensors inside values and attributes. Of a container that several values refer to, only the first
+  // value's. Errors as of tensor().
   Result<std::vector<InnerTensor>> inner_tensors() const;
   // The entry as an inert value: tensors are copied, and a storage that anything else names is there with all its bytes
   // (TensorResolver). Checks the CRC of every storage at its first use. kUnsafe also if the values of all entries read
@@ -110,10 +111,16 @@ class StateFile {
   Result<std::string> payload(const Entry& entry) const;
   // Whether the entry is a tensor and a torch.nn.Parameter.
   bool is_parameter(const Entry& entry) const { return is_parameter_node(graph_, entry.node); }
-  // Whether the entry is a tensor with attributes, which tensor() leaves out.
-  bool has_attributes(const Entry& entry) const { return torch_file::has_attributes(graph_, entry.node); }
-  // Equal for two entries that are one Python object, and for InnerTensor::object.
+  // The attributes of an entry that is a tensor, which tensor() leaves out; unset if the tensor has none.
+  pickle::Node attributes_of(const Entry& entry) const { return attributes_node(graph_, entry.node); }
+  // The attributes of the OrderedDicts that come apart, by their places.
+  Result<std::vector<FlatEntry>> attributes_of_dicts() const;
+  // The attributes as an inert value. Errors as of value().
+  Result<Value> read_attributes(pickle::Node attributes) const;
+  // Equal for two entries that are one Python object, as Value::identity().
   static std::uint64_t object_of(const Entry& entry) { return entry.node.bits(); }
+  // As InnerTensor::object: of a parameter the identity of the tensor inside.
+  std::uint64_t tensor_object_of(const Entry& entry) const;
   // Pushes the entry with the calls of the file's pickle; `writer` has protocol(). Entries with one `memo` keep the
   // objects that they share.
   Result<void> write_as_saved(pickle::Writer& writer, const Entry& entry, StorageRenamer& storages,
@@ -171,6 +178,7 @@ class StateFile {
   OpaqueStorages opaque_{storages_, false};
   mutable FileBudget values_budget_{file_->size()};
   mutable FileBudget payloads_budget_{file_->size()};
+  mutable FileBudget attributes_budget_{file_->size()};
 };
 
 }  // namespace cairn::torch_file

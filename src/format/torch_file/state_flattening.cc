@@ -3,6 +3,7 @@
 #include <cairn/seeded_hash.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <optional>
 #include <string>
@@ -85,9 +86,11 @@ std::optional<Mapping> mapping_of(const Graph& graph, Node node) {
 
 class Flattening {
  public:
-  // Null: the leaves are wanted. Otherwise the shape alone is wanted, and run() returns no leaves.
-  Flattening(const Graph& graph, ByteBudget& budget, NestedShape* shape)
-      : graph_(graph), budget_(budget), shape_(shape) {}
+  enum class Wanted : std::uint8_t { kLeaves, kAttributes };
+  Flattening(const Graph& graph, ByteBudget& budget, Wanted wanted) : graph_(graph), budget_(budget), wanted_(wanted) {}
+  // The shape alone is wanted, and run() returns no entries.
+  Flattening(const Graph& graph, ByteBudget& budget, NestedShape& shape, pickle::Resolver* resolver)
+      : graph_(graph), budget_(budget), shape_(&shape), resolver_(resolver) {}
 
   Result<std::vector<FlatEntry>> run() {
     const std::optional<Mapping> mapping = mapping_of(graph_, graph_.root());
@@ -127,9 +130,34 @@ class Flattening {
   }
 
   Result<void> walk_mapping(Node node, const Mapping& mapping) {
+    const Inside before = inside_now();
     if (shape_ != nullptr) CAIRN_TRY(note_mapping(node, mapping));
+    if (wanted_ == Wanted::kAttributes) CAIRN_TRY(add_attributes(node));
     CAIRN_TRY_ASSIGN(const KeyNames names, names_of_keys(mapping));
-    return for_each_entry(mapping, [&](Node key, Node value) { return walk_entry(key, value, names); });
+    CAIRN_TRY(for_each_entry(mapping, [&](Node key, Node value) { return walk_entry(key, value, names); }));
+    return note_container(node, before);
+  }
+
+  // What the walk has found so far.
+  struct Inside {
+    std::size_t leaves = 0;
+    std::size_t unheld = 0;
+  };
+  Inside inside_now() const { return {leaf_count_, shape_ != nullptr ? shape_->unheld.size() : 0}; }
+
+  Result<void> note_container(Node node, const Inside& before) {
+    if (shape_ == nullptr || path_.empty() || leaf_count_ == before.leaves) return {};
+    CAIRN_TRY(budget_.charge(sizeof(NestedShape::Container) + path_bytes()));
+    const bool is_held = shape_->unheld.size() == before.unheld;
+    shape_->containers.push_back({path_, node.bits(), before.leaves, leaf_count_, is_held});
+    return {};
+  }
+
+  Result<void> add_attributes(Node node) {
+    if (!graph_.is(node, Kind::kCall) || !graph_.state(node).is_set()) return {};
+    CAIRN_TRY(budget_.charge(sizeof(FlatEntry) + path_bytes()));
+    entries_.push_back({path_, graph_.state(node)});
+    return {};
   }
 
   // Calls `visit(key, value)`, which returns Result<void>.
@@ -231,7 +259,7 @@ class Flattening {
       if (comes_apart) return walk_list(node);
     }
     ++leaf_count_;
-    if (shape_ != nullptr) return {};
+    if (shape_ != nullptr || wanted_ == Wanted::kAttributes) return {};
     CAIRN_TRY(budget_.charge(kLeafBytes + path_bytes() + name_bytes()));
     entries_.push_back({path_, node});
     return {};
@@ -280,7 +308,7 @@ class Flattening {
       return {};
     }
     Result<Value> attributes = Value();
-    if (graph_.state(node).is_set()) attributes = pickle::to_value(graph_, graph_.state(node), budget_);
+    if (graph_.state(node).is_set()) attributes = pickle::to_value(graph_, graph_.state(node), budget_, resolver_);
     if (attributes && first_refused_class(*attributes).empty()) {
       shape_->ordered.push_back({path_, *std::move(attributes)});
     } else {
@@ -291,13 +319,14 @@ class Flattening {
   }
 
   Result<void> walk_list(Node list) {
+    const Inside before = inside_now();
     std::int64_t position = 0;
     for (const Node node : graph_.elements(list)) {
       path_.emplace_back(position++);
       CAIRN_TRY(walk(node));
       path_.pop_back();
     }
-    return {};
+    return note_container(list, before);
   }
 
   // Whether the list holds a tensor or a mapping, or a list that comes apart. Looks at each list once.
@@ -339,7 +368,9 @@ class Flattening {
 
   const Graph& graph_;
   ByteBudget& budget_;
-  NestedShape* shape_;
+  Wanted wanted_ = Wanted::kLeaves;
+  NestedShape* shape_ = nullptr;
+  pickle::Resolver* resolver_ = nullptr;
   Path path_;
   std::vector<FlatEntry> entries_;
   std::size_t leaf_count_ = 0;
@@ -349,13 +380,17 @@ class Flattening {
 }  // namespace
 
 Result<std::vector<FlatEntry>> flatten_state(const Graph& graph, ByteBudget& budget) {
-  return Flattening(graph, budget, nullptr).run();
+  return Flattening(graph, budget, Flattening::Wanted::kLeaves).run();
 }
 
-Result<NestedShape> shape_of_state(const Graph& graph, ByteBudget& budget) {
+Result<NestedShape> shape_of_state(const Graph& graph, ByteBudget& budget, pickle::Resolver* resolver) {
   NestedShape shape;
-  CAIRN_TRY(Flattening(graph, budget, &shape).run());
+  CAIRN_TRY(Flattening(graph, budget, shape, resolver).run());
   return shape;
+}
+
+Result<std::vector<FlatEntry>> attributes_of_state(const Graph& graph, ByteBudget& budget) {
+  return Flattening(graph, budget, Flattening::Wanted::kAttributes).run();
 }
 
 std::string class_of(const Graph& graph, Node node) {

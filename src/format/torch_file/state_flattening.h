@@ -11,6 +11,7 @@
 #include "core/byte_budget.h"
 #include "core/nested_shape.h"
 #include "format/pickle/graph.h"
+#include "format/pickle/value_reader.h"
 
 namespace cairn::torch_file {
 
@@ -23,8 +24,13 @@ struct FlatEntry {
 Result<std::vector<FlatEntry>> flatten_state(const pickle::Graph& graph, ByteBudget& budget);
 
 // What the leaves' flat keys lose; `before` of an empty mapping counts leaves. An attribute or a key that can't be read
-// without code is among `unheld`. Errors as of flatten_state().
-Result<NestedShape> shape_of_state(const pickle::Graph& graph, ByteBudget& budget);
+// without code is among `unheld`. `resolver` reads the tensors in attributes; null: none can be read. Errors as of
+// flatten_state().
+Result<NestedShape> shape_of_state(const pickle::Graph& graph, ByteBudget& budget,
+                                   pickle::Resolver* resolver = nullptr);
+
+// The attributes of the OrderedDicts that come apart, by their places. Errors as of flatten_state().
+Result<std::vector<FlatEntry>> attributes_of_state(const pickle::Graph& graph, ByteBudget& budget);
 
 // The class of a node in words, for errors: "torch._utils._rebuild_tensor_v2", "a list".
 std::string class_of(const pickle::Graph& graph, pickle::Node node);

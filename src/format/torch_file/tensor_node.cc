@@ -283,6 +283,13 @@ bool has_attributes(const Graph& graph, Node node) {
          graph.is_global(callable, "torch._tensor", "_rebuild_from_type_v2");
 }
 
+Node attributes_node(const Graph& graph, Node node) {
+  constexpr std::size_t kStatePlace = 3;  // of both calls
+  if (!has_attributes(graph, node)) return Node();
+  const std::optional<Arguments> arguments = elements_of(graph, graph.arguments(node));
+  return arguments && arguments->count > kStatePlace ? arguments->nodes[kStatePlace] : Node();
+}
+
 std::optional<ParameterNode> read_parameter_node(const Graph& graph, Node node) {
   if (!graph.makes(node, kUtils, "_rebuild_parameter") || is_changed_later(graph, node)) return std::nullopt;
   const std::optional<Arguments> arguments = elements_of(graph, graph.arguments(node));

@@ -70,6 +70,8 @@ bool is_parameter_node(const pickle::Graph& graph, pickle::Node node);
 
 // Whether `node` makes a tensor or parameter with attributes, which DCP leaves out.
 bool has_attributes(const pickle::Graph& graph, pickle::Node node);
+// The attributes: a dict, or a tuple of a dict and a dict of slots. Unset without attributes.
+pickle::Node attributes_node(const pickle::Graph& graph, pickle::Node node);
 
 // If `node` makes a torch.nn.Parameter without further state: the node of the parameter's tensor, and whether the
 // parameter requires a gradient.

@@ -15,9 +15,19 @@ void write_extents(pickle::Writer& writer, const Extents& extents) {
 }  // namespace
 
 void write_tensor(pickle::Writer& writer, const PickledTensor& tensor) {
+  write_tensor_function(writer, tensor);
+  write_tensor_arguments(writer, tensor);
+  writer.reduce();
+}
+
+void write_tensor_function(pickle::Writer& writer, const PickledTensor& tensor) {
+  const bool is_untyped = storage_class_of(tensor.dtype).untyped;
+  writer.global("torch._utils", is_untyped ? "_rebuild_tensor_v3" : "_rebuild_tensor_v2");
+}
+
+void write_tensor_arguments(pickle::Writer& writer, const PickledTensor& tensor) {
   const StorageClass storage = storage_class_of(tensor.dtype);
   const std::size_t element_bytes = storage.untyped ? 1 : item_bytes(tensor.dtype);
-  writer.global("torch._utils", storage.untyped ? "_rebuild_tensor_v3" : "_rebuild_tensor_v2");
   writer.mark();
   writer.mark();
   writer.text("storage");
@@ -36,7 +46,6 @@ void write_tensor(pickle::Writer& writer, const PickledTensor& tensor) {
   writer.reduce();
   if (storage.untyped) writer.global("torch", name_of(tensor.dtype));
   writer.tuple_since_mark();
-  writer.reduce();
 }
 
 }  // namespace cairn::torch_file

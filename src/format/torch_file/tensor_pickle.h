@@ -23,5 +23,8 @@ struct PickledTensor {
 
 // Pushes the tensor: the call of torch._utils that torch.save writes.
 void write_tensor(pickle::Writer& writer, const PickledTensor& tensor);
+// The two parts of the call: the function, and the tuple of its arguments.
+void write_tensor_function(pickle::Writer& writer, const PickledTensor& tensor);
+void write_tensor_arguments(pickle::Writer& writer, const PickledTensor& tensor);
 
 }  // namespace cairn::torch_file
