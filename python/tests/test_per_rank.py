@@ -385,7 +385,8 @@ def test_values_that_differ_are_named_once(way: str, tmp_path: Path) -> None:
         told, _, advice = lines[0].partition(", and the checkpoint")
         assert told.startswith(f"{step} the ranks have different values under '")
         keys = set(re.findall("'([^']+)'", told))
-        assert keys == {"loader.position", "small", "app.seed", "app.of two"}
+        # After a resume, the ranks know no keys of some ranks, nor keys beside these.
+        assert keys == {"loader.position", "small"} | (set() if plan == "resume" else {"app.seed", "app.of two"})
         assert "cairn.PerRank(value)" in advice
 
 

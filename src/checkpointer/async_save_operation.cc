@@ -10,8 +10,7 @@
 //    If a rank has failed, all ranks then get the failures. The plan of a checkpoint is compared between the ranks
 //    before its first use (plan_confirmation.cc).
 //    If the ranks' common values differ for the first time, the ranks find their keys (rank_differences.h).
-//                    [reduction; after a failure also all-gather; for a checkpoint's plan a reduction, and for keys of
-//                                          some ranks a gather and a broadcast; for values that differ a gather, once]
+//                     [reduction; after a failure also all-gather; for a checkpoint's plan a reduction; maybe a gather]
 // 3. Plan, unless all ranks voted for one plan: like step 3 of save.cc. But if no two ranks have a common item, each
 //    rank writes all of its items, and the coordinator's writer makes the joint plan for `.metadata` in step 5, beside
 //    the trainer: the ranks' disagreements about a tensor then fail the save there.                [gather, scatter]

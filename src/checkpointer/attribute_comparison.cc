@@ -5,6 +5,7 @@
 
 #include "checkpointer/renamed_shape.h"
 #include "core/value_comparison.h"
+#include "format/torch_file/storage_walk.h"
 
 namespace cairn::checkpointer {
 namespace {
@@ -16,6 +17,19 @@ using Kind = KeyDifference::Kind;
 Result<Value> read_or_empty(const StateFile& file, pickle::Node node) {
   if (!node.is_set()) return Value(Dict());
   return file.read_attributes(node);
+}
+
+// Attributes that only one file has count if they name stored bytes. Plain ones are a part of the class, such as
+// OrderedDict, which no other format keeps.
+Result<bool> are_compared(const StateFile& a, pickle::Node node_a, const StateFile& b, pickle::Node node_b) {
+  if (node_a.is_set() == node_b.is_set()) return node_a.is_set();
+  torch_file::StorageWalk walk = (node_a.is_set() ? a : b).new_walk();
+  bool has_storage = false;
+  CAIRN_TRY(walk.walk(node_a.is_set() ? node_a : node_b, [&](const torch_file::StorageWalk::Found&) -> Result<void> {
+    has_storage = true;
+    return {};
+  }));
+  return has_storage;
 }
 
 std::optional<KeyDifference> difference_of(const std::string& key, const Value& a, const Value& b,
@@ -106,7 +120,8 @@ Result<std::optional<KeyDifference>> compare_tensor_attributes(const StateFile& 
                                                                std::optional<double> tolerance) {
   const pickle::Node node_a = a.attributes_of(*a.find(key));
   const pickle::Node node_b = b.attributes_of(*b.find(key));
-  if (!node_a.is_set() && !node_b.is_set()) return std::optional<KeyDifference>();
+  CAIRN_TRY_ASSIGN(const bool compared, are_compared(a, node_a, b, node_b));
+  if (!compared) return std::optional<KeyDifference>();
   const Result<Value> value_a = read_or_empty(a, node_a);
   const Result<Value> value_b = read_or_empty(b, node_b);
   for (const Result<Value>* value : {&value_a, &value_b}) {
@@ -136,6 +151,8 @@ Result<std::vector<KeyDifference>> compare_dict_attributes(const StateFile& a, c
     const auto located = [&place = pair.place](Error error) {
       return place.empty() ? error : std::move(error).key(fqn_of(place));
     };
+    CAIRN_TRY_ASSIGN(const bool compared, are_compared(a, pair.a, b, pair.b));
+    if (!compared) continue;
     const Result<Value> value_a = read_or_empty(a, pair.a);
     if (!value_a) return located(value_a.error());
     const Result<Value> value_b = read_or_empty(b, pair.b);

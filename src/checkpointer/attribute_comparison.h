@@ -1,4 +1,5 @@
-// attribute_comparison: the attributes of tensors and of dicts in two files of torch.save, which no key has.
+// attribute_comparison: the attributes of tensors and of dicts in two files of torch.save, which no key has. Attributes
+// that only one of the files has count if they name stored bytes.
 #pragma once
 
 #include <cairn/diff.h>

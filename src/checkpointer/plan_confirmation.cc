@@ -7,8 +7,6 @@
 // 2. One reduction brings the two sums of each rank together: the smallest number and the smallest complement are
 //    complements of each other only if all numbers are equal. The reduction also compares the values that the ranks
 //    have in common (rank_differences.h, step 3).                                                      [reduction]
-// 3. If the keys of the ranks' values differ, one exchange finds the keys that several ranks have (rank_differences.h,
-//    step 4).                                                                                      [gather, broadcast]
 //
 // The sums do not tell whether an item is missing in the metadata and in the files alike. Before the ranks vote for the
 // plan, the coordinator has checked that the chunks of each tensor cover the tensor, and every rank that the metadata
@@ -207,7 +205,6 @@ Result<Confirmation> confirm_plan(Ranks& ranks, const commit::SaveTicket& ticket
   }
   if (!confirmed) return std::move(confirmed).error();
   ContentParts::Common common = parts->common_of(std::span(smallest).subspan(sums));
-  if (common.has_rest) CAIRN_TRY(find_common_rest(ranks, items, common));  // (3)
   (*confirmed)->watched = std::move(common.watched);
   return Confirmation{*std::move(confirmed), common.different};
 }

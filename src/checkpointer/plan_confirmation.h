@@ -22,7 +22,7 @@ namespace cairn::checkpointer {
 
 struct Confirmation {
   std::shared_ptr<const StagedPlan> plan;  // with an id of its own, to be kept; null on all ranks if any part differs
-  DifferentSets different = {};            // of the values that the plan watches (rank_differences.h, steps 3 and 4)
+  DifferentSets different = {};            // of the values that the plan watches (rank_differences.h, step 3)
 };
 
 // A collective step of all ranks, whose common vote is `plan`, a plan that is not confirmed. `ticket` is that of the

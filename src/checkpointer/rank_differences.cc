@@ -47,7 +47,7 @@ std::uint64_t hash_of(const ItemSource& item, std::uint64_t salt) {
   return hash_of(save_plan::content_digest(item), salt);
 }
 
-// Whether the key is that of a cairn.PerRank: step 4 is not needed for the key of one rank.
+// Whether the key is that of a cairn.PerRank: a key of one rank would end the comparison of its part.
 bool is_of_one_rank(std::string_view fqn) { return fqn.find(".__rank_") != std::string_view::npos; }
 
 std::size_t part_of(const Entry& entry, std::size_t count) {
@@ -120,75 +120,6 @@ Result<save_plan::DifferentKeys> compare_hashes(std::span<const ItemSource> item
   HashComparison comparison(items, watched);
   for (const std::string& message : messages) CAIRN_TRY(comparison.add(message));
   return comparison.finish();
-}
-
-// Step 4: the bytes of the messages of all ranks, and of a salt and a hash in a message.
-constexpr std::size_t kRestBytesMax = std::size_t{256} << 20;
-constexpr std::size_t kSaltAndHashBytes = 16;
-
-// Leaves the items with the smallest salts: ranks with equal keys leave equal items.
-void limit_rest(std::vector<WatchedItem>& rest, std::size_t rank_count) {
-  std::ranges::sort(rest, {}, &WatchedItem::salt);
-  rest.resize(std::min(rest.size(), kRestBytesMax / kSaltAndHashBytes / rank_count));
-}
-
-// The coordinator's answer: the numbers of the sets whose contents differ, as bits; then for each common key the salt
-// and the number of the set.
-Result<std::string> common_salts_in(std::span<const std::string> messages) {
-  struct Key {
-    save_plan::KeyHolders holders;
-    std::uint64_t hash = 0;
-    bool differs = false;
-  };
-  std::unordered_map<std::uint64_t, Key> keys;  // by salt
-  for (std::size_t rank = 0; rank < messages.size(); ++rank) {
-    manifest::CodedReader reader(messages[rank]);
-    while (reader.left() > 0) {
-      CAIRN_TRY_ASSIGN(const auto salt, reader.fixed<std::uint64_t>());
-      CAIRN_TRY_ASSIGN(const auto hash, reader.fixed<std::uint64_t>());
-      Key& key = keys[salt];
-      if (key.holders.count() == 0) key.hash = hash;
-      key.holders.add(rank);
-      key.differs = key.differs || key.hash != hash;
-    }
-  }
-  save_plan::RankSets sets(messages.size());
-  DifferentSets different;
-  std::string common;
-  for (const auto& [salt, key] : keys) {
-    const std::optional<std::uint32_t> set = sets.number_of(key.holders);
-    if (!set) continue;
-    manifest::append_fixed(common, salt);
-    manifest::append_varint(common, *set);
-    if (key.differs) different.set(*set);
-  }
-  std::string answer;
-  manifest::append_varint(answer, different.to_ulong());
-  return answer + common;
-}
-
-// Moves the items that the answer names from `rest` to `watched`.
-Result<void> take_common(std::string_view answer, ContentParts::Common& common) {
-  if (answer.empty()) return {};  // of a coordinator that has failed
-  manifest::CodedReader reader(answer);
-  CAIRN_TRY_ASSIGN(const std::uint64_t different, reader.varint());
-  std::unordered_map<std::uint64_t, std::uint32_t> sets;  // by salt
-  while (reader.left() > 0) {
-    CAIRN_TRY_ASSIGN(const auto salt, reader.fixed<std::uint64_t>());
-    CAIRN_TRY_ASSIGN(const std::uint64_t set, reader.varint());
-    if (set >= save_plan::kRankSetsMax) return reader.damaged("an unknown set of ranks");
-    sets.emplace(salt, static_cast<std::uint32_t>(set));
-  }
-  common.different |= DifferentSets(different);
-  std::erase_if(common.rest, [&](WatchedItem item) {
-    const auto found = sets.find(item.salt);
-    if (found == sets.end()) return false;
-    item.set = found->second;
-    common.watched.push_back(item);
-    return true;
-  });
-  std::ranges::sort(common.watched, {}, &WatchedItem::index);
-  return {};
 }
 
 std::optional<std::string> warning_of(const save_plan::DifferentKeys& different) {
@@ -289,35 +220,12 @@ ContentParts::Common ContentParts::common_of(std::span<const std::int64_t> small
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const std::span<const std::int64_t> numbers = smallest.subspan(4 * i, 4);
     const bool has_equal_keys = numbers[0] == ~numbers[1];
-    common.has_rest = common.has_rest || !has_equal_keys;
-    if (has_equal_keys && numbers[2] != ~numbers[3]) common.different.set(0);
-    std::vector<WatchedItem>& items = has_equal_keys ? common.watched : common.rest;
-    items.insert(items.end(), parts_[i].items.begin(), parts_[i].items.end());
+    if (!has_equal_keys) continue;
+    if (numbers[2] != ~numbers[3]) common.different.set(0);
+    common.watched.insert(common.watched.end(), parts_[i].items.begin(), parts_[i].items.end());
   }
   std::ranges::sort(common.watched, {}, &WatchedItem::index);
   return common;
-}
-
-Result<void> find_common_rest(Ranks& ranks, std::span<const ItemSource> items, ContentParts::Common& common) {
-  // As in step 2, a failure must not end the step: the items then stay in `rest`.
-  const auto mine = attempt([&]() -> Result<std::string> {
-    limit_rest(common.rest, ranks.size());
-    std::string message;
-    for (const WatchedItem& item : common.rest) {
-      manifest::append_fixed(message, item.salt);
-      manifest::append_fixed(message, hash_of(items[item.index], item.salt));
-    }
-    return message;
-  });
-  if (!mine) common.rest.clear();
-  CAIRN_TRY_ASSIGN(const std::vector<std::string> messages, ranks.gather(mine ? *mine : std::string()));
-  std::string answer;
-  if (ranks.is_coordinator()) {
-    const auto found = attempt([&] { return common_salts_in(messages); });
-    if (found) answer = *found;
-  }
-  CAIRN_TRY_ASSIGN(const std::string received, ranks.broadcast(std::move(answer)));
-  return take_common(received, common);
 }
 
 }  // namespace cairn::checkpointer

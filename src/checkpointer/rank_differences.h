@@ -7,8 +7,7 @@
 //    the keys.                                                                                               [gather]
 // 3. The first save after a load goes on with the plan of the checkpoint: no rank knows which keys the ranks have in
 //    common. The ranks compare the keys, by parts of the state, in the reduction that confirms the plan
-//    (plan_confirmation.h).
-// 4. Of the parts whose keys differ between the ranks, the ranks exchange the keys, as hashes.   [gather, broadcast]
+//    (plan_confirmation.h). The parts whose keys all ranks have are compared then and from then on.
 //
 // The warning is noted when the caller gets the warning: a save that fails later has told nothing.
 #pragma once
@@ -90,8 +89,6 @@ class ContentParts {
   struct Common {
     std::vector<WatchedItem> watched;  // of the parts whose keys all ranks have
     DifferentSets different;
-    std::vector<WatchedItem> rest;  // of the remaining parts
-    bool has_rest = false;          // on any rank: equal on all ranks
   };
   // `smallest`: kNumbers numbers, for each place the smallest of all ranks.
   Common common_of(std::span<const std::int64_t> smallest) const;
@@ -104,9 +101,5 @@ class ContentParts {
   };
   std::array<Part, kNumbers / 4> parts_;
 };
-
-// Step 4, a collective step, if common.has_rest: moves the items of `rest` that several ranks have to `watched`. The
-// messages of all ranks together are bounded: of a rank with many items some remain in `rest`.
-Result<void> find_common_rest(Ranks& ranks, std::span<const data_file::ItemSource> items, ContentParts::Common& common);
 
 }  // namespace cairn::checkpointer

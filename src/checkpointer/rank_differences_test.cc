@@ -175,7 +175,7 @@ TEST_F(RankDifferences, OfPartsThatAllRanksHaveAreFound) {
   const auto equal = commons_of({state_of(0, 1, 5), state_of(1, 1, 5)});
   const auto different = commons_of({state_of(0, 1, 5), state_of(1, 1, 6)});
   for (std::size_t rank = 0; rank < 2; ++rank) {
-    EXPECT_TRUE(equal[rank].different.none() && equal[rank].has_rest);
+    EXPECT_TRUE(equal[rank].different.none());
     EXPECT_TRUE(different[rank].different[0]);
     EXPECT_EQ(equal[rank].watched.size(), 3u);  // the parts of the ranks' own keys differ in their keys
   }
@@ -190,32 +190,7 @@ TEST_F(RankDifferences, BesideAValueOfOneRankAreFound) {
   }
   const auto commons = commons_of(states);
   EXPECT_TRUE(commons[0].different[0] && commons[1].different[0]);
-  EXPECT_TRUE(!commons[0].has_rest && commons[0].rest.empty());
   EXPECT_EQ(commons[0].watched.size(), 1u);
-}
-
-TEST_F(RankDifferences, InAPartWithKeysOfSomeRanksAreFoundByAnExchange) {
-  as_three_ranks([](std::size_t rank, Collectives& collectives) {
-    StateDict state;
-    EXPECT_TRUE(state.add_value(Path{"app", "of rank " + std::to_string(rank)}, Value(1)));
-    EXPECT_TRUE(state.add_value(Path{"app", "step"}, Value(7)));
-    if (rank != 2) EXPECT_TRUE(state.add_value(Path{"app", "of two"}, Value(static_cast<int>(rank))));
-    const auto items = SaveItems::make(state);
-    ContentParts parts(items->sources());
-    std::vector<std::int64_t> numbers;
-    parts.append_to(numbers);
-    const auto smallest = collectives.smallest(numbers);
-    ContentParts::Common common = parts.common_of(*smallest);
-    EXPECT_TRUE(common.has_rest && common.watched.empty());
-    Ranks ranks(&collectives, 0);
-    EXPECT_TRUE(find_common_rest(ranks, items->sources(), common));
-    EXPECT_EQ(common.watched.size(), rank == 2 ? 1u : 2u);
-    EXPECT_EQ(common.rest.size(), 1u);
-    EXPECT_TRUE(!common.different[0] && common.different.count() == 1);
-    const auto warning = find_differences(ranks, items->sources(), common.watched, common.different);
-    EXPECT_TRUE(warning && warning->has_value() == (rank == 0));
-    if (warning && *warning) EXPECT_NE((*warning)->find("'app.of two', and"), std::string::npos) << **warning;
-  });
 }
 
 }  // namespace

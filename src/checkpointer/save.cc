@@ -1,14 +1,12 @@
 // A save, by one process or by several ranks. One rank is the coordinator; a process alone is its own coordinator.
 //
 // 1. Describe. Every rank describes its state as items, with values serialised, and looks for an earlier plan that
-// fits:
-//    of this process, or of the checkpoint that the process has loaded (resumed_plan.cc). The coordinator claims the
-//    directory.
+//    fits: of this process, or of the checkpoint that the process has loaded (resumed_plan.cc). The coordinator claims
+//    the directory.
 // 2. Agree. Every rank votes for its earlier plan, if any; the coordinator's vote carries the claim's ticket. The plan
 //    of a checkpoint is compared between the ranks before its first use (plan_confirmation.cc). If the ranks' common
 //    values differ for the first time, the ranks find their keys (rank_differences.h).
-//                    [reduction; after a failure also all-gather; for a checkpoint's plan a reduction, and for keys of
-//                                          some ranks a gather and a broadcast; for values that differ a gather, once]
+//                     [reduction; after a failure also all-gather; for a checkpoint's plan a reduction; maybe a gather]
 // 3. Plan, unless all ranks voted for one plan. The coordinator gets the local plans, assigns the items to ranks
 //    (plan/global_save_plan.h) and lays out the files, which determines `.metadata`. Each rank gets its assignment.
 //    The claim of a model follows from its plan, and takes place here.                               [gather, scatter]
