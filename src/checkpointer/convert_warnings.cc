@@ -130,6 +130,7 @@ std::vector<std::string> copied_inside(const ConvertPlan& plan, CheckpointFormat
     }
   }
   std::vector<std::string> keys;
+  keys.reserve(copied.size());
   for (const std::size_t key : copied) keys.push_back(plan.keys[key].source_fqn());
   return keys;
 }
