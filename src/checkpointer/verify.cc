@@ -22,7 +22,6 @@
 #include "core/checksum.h"
 #include "data_file/archive_check.h"
 #include "data_file/range_fetch.h"
-#include "format/safetensors/header.h"
 #include "format/torch_file/torch_opening.h"
 #include "format/torch_file/value_archive.h"
 #include "format/zip/directory.h"
@@ -366,18 +365,11 @@ class Verifier {
     safetensors_records_.push_back(std::move(record));
   }
 
-  // A tensor of a type without a DType. A name that the format lacks, too, may be a damaged one.
+  // A tensor of a type without a DType.
   void add_unread_tensor(const CatalogValue& value) {
     findings_.count(0, value.location.length);
     const std::string& type = impl_.unread_tensors.at(value.fqn).type;
-    if (safetensors::is_type_of_format_alone(type)) {
-      report_.warnings.push_back("torch lacks the type " + type + " of the tensor '" + value.fqn + "'");
-      return;
-    }
-    findings_.add(Error(ErrorCode::kUnsupported, "a tensor of an unknown type")
-                      .key(value.fqn)
-                      .file(impl_.catalog.files[value.location.file])
-                      .actual(type));
+    report_.warnings.push_back("torch lacks the type " + type + " of the tensor '" + value.fqn + "'");
   }
 
   bool is_transformed(const std::string& fqn) const { return impl_.catalog.transforms.contains(fqn); }

@@ -54,16 +54,19 @@ constexpr std::array kTypes{
 
 using json::JsonReader;
 
+// Whether the format has the type, although torch lacks it.
+bool is_type_of_format_alone(std::string_view type) { return type == "F6_E2M3" || type == "F6_E3M2"; }
+
 // Sets the dtype, or the name of a type without a DType.
 Result<void> read_type(JsonReader& reader, Tensor& tensor) {
   CAIRN_TRY_ASSIGN(std::string name, reader.read_string());
   const auto* type = std::find_if(kTypes.begin(), kTypes.end(), [&](const NamedType& t) { return t.name == name; });
-  if (name.empty()) return reader.damaged("a type of safetensors").actual(name);
   if (type != kTypes.end()) {
     tensor.dtype = type->dtype;
-  } else {
-    tensor.unread_type = std::move(name);
+    return {};
   }
+  if (!is_type_of_format_alone(name)) return reader.damaged("a type of safetensors").actual(name);
+  tensor.unread_type = std::move(name);
   return {};
 }
 
@@ -104,11 +107,9 @@ Result<void> check_length(const JsonReader& reader, const Tensor& tensor) {
   if (!count) return reader.damaged("a shape that a tensor can have").actual(to_string(tensor.shape));
   const auto elements = static_cast<std::uint64_t>(*count);
   auto bytes = checked_multiply(elements, std::uint64_t{item_bytes(tensor.dtype)});
-  if (is_type_of_format_alone(tensor.unread_type)) {
+  if (!tensor.unread_type.empty()) {
     const auto bits = checked_multiply(elements, std::uint64_t{6});
     bytes = bits && *bits % 8 == 0 ? std::optional(*bits / 8) : std::nullopt;
-  } else if (!tensor.unread_type.empty()) {
-    bytes = tensor.end - std::min(tensor.begin, tensor.end);  // the size of an element is unknown
   }
   if (bytes && tensor.begin <= tensor.end && tensor.end - tensor.begin == *bytes) return {};
   return Error(ErrorCode::kCorrupt, "the offsets of a tensor do not fit its type and shape")
@@ -204,8 +205,6 @@ Result<std::string> read_text(const ByteSource& file) {
 }
 
 }  // namespace
-
-bool is_type_of_format_alone(std::string_view type) { return type == "F6_E2M3" || type == "F6_E3M2"; }
 
 Result<Header> read_header(const ByteSource& file) {
   CAIRN_TRY_ASSIGN(const std::string text, read_text(file));  // (1), (2)

@@ -32,12 +32,10 @@ struct Tensor {
   Extents shape;            // as torch counts: float4_e2m1fn_x2 has half as many elements in the last dimension as F4
   std::uint64_t begin = 0;  // bytes from the end of the header
   std::uint64_t end = 0;
-  // Not empty: the format's name of a type without a DType. `dtype` then has no meaning, and `shape` is the header's.
+  // Not empty: the format's name of a type without a DType (F6_E2M3, F6_E3M2). `dtype` then has no meaning, and `shape`
+  // is the header's.
   std::string unread_type = {};
 };
-
-// Whether the format has the type, although torch lacks it: F6_E2M3, F6_E3M2.
-bool is_type_of_format_alone(std::string_view type);
 
 struct Header {
   std::vector<Tensor> tensors;                                // in the order of their bytes
