@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import same
 import torch
 
 
@@ -221,11 +222,10 @@ def bits(tensor: torch.Tensor) -> Any:
     if tensor.is_quantized:
         by_channel = tensor.qscheme() == torch.per_channel_affine
         scales = tensor.q_per_channel_scales() if by_channel else tensor.q_scale()
-        return bits(tensor.int_repr()), str(scales)
+        return same.bits(tensor), str(scales)
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
-    plain = tensor.as_subclass(torch.Tensor).resolve_conj().resolve_neg().contiguous()
-    return plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+    return same.bits(tensor.as_subclass(torch.Tensor))
 
 
 class _Linear(torch.nn.Module):

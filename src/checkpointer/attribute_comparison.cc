@@ -138,9 +138,7 @@ Result<std::vector<KeyDifference>> compare_dict_attributes(const StateFile& a, c
   CAIRN_TRY_ASSIGN(const std::vector<torch_file::FlatEntry> of_b, b.attributes_of_dicts());
   std::map<std::string, DictPair> pairs;
   const auto pair_at = [&pairs](const Path& place) -> DictPair& {
-    std::string text;
-    for (const PathElement& step : place) append_step(text, step);
-    DictPair& pair = pairs[text];
+    DictPair& pair = pairs[place_text(place)];
     pair.place = place;
     return pair;
   };

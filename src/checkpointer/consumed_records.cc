@@ -165,14 +165,14 @@ class NamedStorages {
     CAIRN_TRY_ASSIGN(const std::vector<torch_file::FlatEntry> of_dicts, file_.attributes_of_dicts());
     if (!of_dicts.empty()) find_places();
     for (const torch_file::FlatEntry& it : of_dicts) {
-      const std::string place = step_text(it.path);
+      const std::string place = place_text(it.path);
       const bool is_kept = input_.to == CheckpointFormat::kTorchSave && with_attributes_.contains(place);
       if (is_kept) {
-        places_.push_back(place_text(it.path));
+        places_.push_back(place_in_words(it.path));
         CAIRN_TRY(add(it.node, places_.back(), Use::kElements));
       } else {
         const bool is_left_out = input_.leaves_out_attributes || input_.has_selection || !with_keys_.contains(place);
-        lacking_.push_back({it.node, place_text(it.path), is_left_out});
+        lacking_.push_back({it.node, place_in_words(it.path), is_left_out});
       }
     }
     for (const Lacking& lacking : lacking_) {
@@ -187,18 +187,12 @@ class NamedStorages {
     return {};
   }
 
-  static std::string place_text(const Path& place) { return place.empty() ? "the whole state" : fqn_of(place); }
-
-  static std::string step_text(const Path& place) {
-    std::string text;
-    for (const PathElement& step : place) append_step(text, step);
-    return text;
-  }
+  static std::string place_in_words(const Path& place) { return place.empty() ? "the whole state" : fqn_of(place); }
 
   // The texts of the places of dicts: whose attributes the target has, and of which it has keys.
   void find_places() {
     for (const NestedShape::Ordered& it : input_.plan.shape.ordered) {
-      if (it.attributes.get_if<None>() == nullptr) with_attributes_.insert(step_text(it.place));
+      if (it.attributes.get_if<None>() == nullptr) with_attributes_.insert(place_text(it.place));
     }
     for (const ConvertKey& key : input_.plan.keys) {
       std::string text;

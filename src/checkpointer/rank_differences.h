@@ -30,7 +30,7 @@
 
 namespace cairn::checkpointer {
 
-// An item whose key several ranks have, or may have. `salt` stands for the key.
+// An item whose key several ranks have. `salt` stands for the key.
 struct WatchedItem {
   std::uint32_t index = 0;
   std::uint64_t salt = 0;

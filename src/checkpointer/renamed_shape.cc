@@ -6,15 +6,6 @@
 #include <vector>
 
 namespace cairn::checkpointer {
-namespace {
-
-std::string text_of(const Path& place) {
-  std::string text;
-  for (const PathElement& step : place) append_step(text, step);
-  return text;
-}
-
-}  // namespace
 
 void append_step(std::string& place, const PathElement& step) {
   if (const auto* name = std::get_if<std::string>(&step)) {
@@ -24,10 +15,16 @@ void append_step(std::string& place, const PathElement& step) {
   }
 }
 
+std::string place_text(const Path& place) {
+  std::string text;
+  for (const PathElement& step : place) append_step(text, step);
+  return text;
+}
+
 RenamedShape::RenamedShape(const NestedShape& source) {
-  for (const NestedShape::Key& key : source.keys) parts_[text_of(key.place)].key = &key;
-  for (const NestedShape::Ordered& ordered : source.ordered) parts_[text_of(ordered.place)].ordered = &ordered;
-  for (const NestedShape::Unheld& unheld : source.unheld) parts_[text_of(unheld.place)].unheld = &unheld;
+  for (const NestedShape::Key& key : source.keys) parts_[place_text(key.place)].key = &key;
+  for (const NestedShape::Ordered& ordered : source.ordered) parts_[place_text(ordered.place)].ordered = &ordered;
+  for (const NestedShape::Unheld& unheld : source.unheld) parts_[place_text(unheld.place)].unheld = &unheld;
   const auto whole = parts_.find("");
   if (whole != parts_.end()) add_part(whole->second, {}, 0);
 }

@@ -18,6 +18,7 @@ namespace cairn::checkpointer {
 
 // Adds a step to the text of a place. Equal texts mean equal places.
 void append_step(std::string& place, const PathElement& step);
+std::string place_text(const Path& place);
 
 class RenamedShape {
  public:

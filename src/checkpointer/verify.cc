@@ -486,9 +486,10 @@ class Verifier {
     };
     const auto window = SourceWindow::make(span.file->bytes(), span.begin, span.length);
     if (!window) return findings_.add(explain(window.error()));
-    const auto coverage = data_file::check_archive(WatchedSource(*window, watch_));
+    const WatchedSource archive(*window, watch_);
+    const auto coverage = data_file::check_archive(archive);
     if (!coverage) return findings_.add(explain(coverage.error()));
-    if (const auto opens = torch_file::check_torch_opens(*window); !opens) findings_.add(explain(opens.error()));
+    if (const auto opens = torch_file::check_torch_opens(archive); !opens) findings_.add(explain(opens.error()));
     findings_.count(coverage->bytes_checked, coverage->bytes_unchecked);
   }
 

@@ -276,16 +276,13 @@ bool is_parameter_node(const Graph& graph, Node node) {
          graph.is_global(callable, kUtils, "_rebuild_parameter_with_state");
 }
 
-bool has_attributes(const Graph& graph, Node node) {
-  if (!graph.is(node, Kind::kCall)) return false;
-  const Node callable = graph.callable(node);
-  return graph.is_global(callable, kUtils, "_rebuild_parameter_with_state") ||
-         graph.is_global(callable, "torch._tensor", "_rebuild_from_type_v2");
-}
-
 Node attributes_node(const Graph& graph, Node node) {
   constexpr std::size_t kStatePlace = 3;  // of both calls
-  if (!has_attributes(graph, node)) return Node();
+  if (!graph.is(node, Kind::kCall)) return Node();
+  const Node callable = graph.callable(node);
+  const bool may_have_state = graph.is_global(callable, kUtils, "_rebuild_parameter_with_state") ||
+                              graph.is_global(callable, "torch._tensor", "_rebuild_from_type_v2");
+  if (!may_have_state) return Node();
   const std::optional<Arguments> arguments = elements_of(graph, graph.arguments(node));
   return arguments && arguments->count > kStatePlace ? arguments->nodes[kStatePlace] : Node();
 }

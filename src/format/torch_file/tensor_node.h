@@ -68,9 +68,8 @@ pickle::Node module_class(const pickle::Graph& graph, pickle::Node id);
 // Whether `node` makes a torch.nn.Parameter, perhaps with attributes.
 bool is_parameter_node(const pickle::Graph& graph, pickle::Node node);
 
-// Whether `node` makes a tensor or parameter with attributes, which DCP leaves out.
-bool has_attributes(const pickle::Graph& graph, pickle::Node node);
-// The attributes: a dict, or a tuple of a dict and a dict of slots. Unset without attributes.
+// The attributes of the tensor or parameter that `node` makes, which DCP leaves out: a dict, or a tuple of a dict and a
+// dict of slots. Unset without attributes.
 pickle::Node attributes_node(const pickle::Graph& graph, pickle::Node node);
 
 // If `node` makes a torch.nn.Parameter without further state: the node of the parameter's tensor, and whether the
