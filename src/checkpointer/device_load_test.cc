@@ -3,6 +3,7 @@
 #include <fake_cuda/device_bytes.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -151,6 +152,34 @@ TEST_F(DeviceLoads, BehindAHangingKernelCanBeInterruptedAlthoughTheDriverRegiste
   EXPECT_EQ(load(directory_, state, options).error().code(), ErrorCode::kCancelled);
   EXPECT_EQ(fake_cuda_pageable_copies(), 0);
   fake_cuda_release(trainer_);
+}
+
+// The driver's error does not say whether the copy has ended, so no later load may fill the buffer of that copy.
+TEST_F(DeviceLoads, AfterAnErrorOfTheDriverTheBufferOfItsCopyIsNotUsedAgain) {
+  const std::vector<std::byte> later = random_bytes(kWeightBytes, 4);
+  StateDict source;
+  source.add_tensor("weight", TensorView::contiguous(later.data(), DType::kFloat32, {kRows, kColumns})).value();
+  save(scratch_.path() / "later", source).value();
+
+  const DeviceBytes target(0, std::vector<std::byte>(kWeightBytes));
+  StateDict state = whole(target);
+  fake_cuda_launch_hang(trainer_);
+  fake_cuda_fail("cuEventQuery", 1, 700, 0);
+  EXPECT_EQ(load(directory_, state).error().code(), ErrorCode::kUnavailable);
+
+  const DeviceBytes later_target(0, std::vector<std::byte>(kWeightBytes));
+  StateDict later_state = whole(later_target);
+  LoadOptions options;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
+  options.interrupted = [end] { return std::chrono::steady_clock::now() >= end; };
+  EXPECT_EQ(load(scratch_.path() / "later", later_state, options).error().code(), ErrorCode::kCancelled);
+
+  fake_cuda_release(trainer_);
+  fake_cuda_run(trainer_);
+  const std::vector<std::byte> found = target.read();
+  std::size_t foreign = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) foreign += found[i] != contents_[i] && found[i] != std::byte{0};
+  EXPECT_EQ(foreign, 0U);
 }
 
 TEST_F(DeviceLoads, ErrorsOfTheDriverNameTheKey) {

@@ -132,10 +132,8 @@ DeviceTargets::~DeviceTargets() {
   for (const std::unique_ptr<Lane>& lane : lanes_) {
     bool is_idle = !lane->has_lost_copies;
     for (Pending& pending : lane->pending) {
-      const Result<void> done = device::await(pending.done, is_late);
-      // An error of the driver means that the device's context is lost, and its copies with it.
-      if (done || done.error().code() != ErrorCode::kCancelled) continue;
-      pending.buffer.abandon();
+      if (device::await(pending.done, is_late)) continue;
+      pending.buffer.abandon();  // also after an error of the driver, which does not say whether the copy has ended
       is_idle = false;
     }
     lane->pending.clear();
@@ -228,10 +226,8 @@ Result<void> DeviceTargets::await(Lane& lane, Pending& pending, const std::funct
   });
   if (done) return {};
   Error error = std::move(done).error();
-  if (error.code() == ErrorCode::kCancelled) {
-    pending.buffer.abandon();
-    lane.has_lost_copies = true;
-  }
+  pending.buffer.abandon();  // also after an error of the driver, which does not say whether the copy has ended
+  lane.has_lost_copies = true;
   if (is_late) error = stalled(lane);
   return std::move(error).key(pending.key);
 }

@@ -71,7 +71,7 @@ class DeviceTargets : public data_file::ElementSink {
 
   Lane* lane_of(std::int32_t ordinal) noexcept;
   Result<void> add(const TensorEntry& entry);
-  // Waits for the copy. The error names the copy's key; the buffer of a copy that does not end is abandoned.
+  // Waits for the copy. The error names the copy's key; after an error the buffer is abandoned.
   Result<void> await(Lane& lane, Pending& pending, const std::function<bool()>& interrupted) const;
   static Error stalled(const Lane& lane);
   Result<device::BounceBuffers::Loan> buffer_of(Lane& lane);

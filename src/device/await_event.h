@@ -12,8 +12,8 @@
 namespace cairn::device {
 
 // Asks the driver at short intervals, which grow to a millisecond. kCancelled when `interrupted`, called every few
-// milliseconds, returns true: the work goes on then, and its memory must stay. kUnavailable: the driver's error; the
-// work has ended then.
+// milliseconds, returns true. kUnavailable: the driver's error. After either error the work may go on, and its memory
+// must stay.
 Result<void> await(const Event& event, const std::function<bool()>& interrupted = {});
 
 // Returns when the stream holds no work; errors as for await(). For memory that is not registered: a call that queues a
