@@ -18,8 +18,8 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpointer/directory_calls.h"
-#include "checkpointer/wanted_entries.h"
+#include "checkpoint/open_calls.h"
+#include "checkpoint/wanted_entries.h"
 #include "core/checksum.h"
 #include "format/compact_catalog/writer.h"
 #include "format/dcp/metadata_template.h"

@@ -13,7 +13,7 @@
 #include <limits>
 #include <string>
 
-#include "checkpointer/save_items.h"
+#include "save/save_items.h"
 #include "save_plan/local_plans.h"
 
 namespace {

@@ -17,15 +17,15 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpointer/plan_confirmation.h"
-#include "checkpointer/plan_terms.h"
-#include "checkpointer/save_items.h"
-#include "checkpointer/save_layout.h"
-#include "checkpointer/vote.h"
 #include "format/dcp/metadata_decoder.h"
 #include "format/dcp/metadata_template.h"
 #include "os/freed_memory.h"
 #include "plan/chunk_validation.h"
+#include "save/plan_confirmation.h"
+#include "save/plan_terms.h"
+#include "save/save_items.h"
+#include "save/save_layout.h"
+#include "save/vote.h"
 #include "save_plan/disjoint_items.h"
 #include "save_plan/local_plans.h"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from job import Job
 from orders import Strike
 
-# The places of a save (the top of src/checkpointer/save.cc), and the collective of each: the vote for an earlier plan,
+# The places of a save (the top of src/save/save.cc), and the collective of each: the vote for an earlier plan,
 # the local plans, the assignments, the results of the writes, the decision. If a save makes other calls, its protocol
 # has changed, and these places mean nothing.
 VOTE, GATHER_PLANS, SCATTER_ASSIGNMENTS, GATHER_WRITTEN, BROADCAST_VERDICT = (

@@ -9,11 +9,11 @@
 #include <string>
 #include <string_view>
 
-#include "checkpointer/save_messages.h"
 #include "commit/save_ticket.h"
 #include "decoding_bounds.h"
 #include "format/manifest/outcome.h"
 #include "format/manifest/varint.h"
+#include "save/save_messages.h"
 #include "save_plan/disjoint_items.h"
 #include "save_plan/local_plans.h"
 

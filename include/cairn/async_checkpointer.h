@@ -168,7 +168,9 @@ class AsyncCheckpointer {
   // The memory, for a further checkpointer of this process. Null after detach().
   std::shared_ptr<CheckpointStager> stager() const;
   // Calls cairn::load, without waiting for saves in flight.
-  Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state, const LoadOptions& options = {});
+  Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state, const LoadOptions& options = {}) {
+    return cairn::load(directory, state, options);
+  }
   // Waits for the saves in flight and returns the first unreported error. Saves are refused afterwards.
   Result<void> close();
   // For a program that ends without waiting: leaves the saves in flight and their memory alone. A writer process

@@ -11,13 +11,12 @@
 #include <string_view>
 #include <vector>
 
+#include "commit/metadata_in_place.h"
 #include "commit/storage_clock.h"
 #include "format/manifest/commit_record.h"
 #include "storage/storage.h"
 
 namespace cairn::commit {
-
-struct MetadataInPlace;
 
 // Whether the save wrote the data file, according to the file's name, or else the file's trailer or header. False if
 // the file cannot be read.

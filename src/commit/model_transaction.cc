@@ -1,6 +1,6 @@
 // How a save becomes the model of its directory. Readers differ: transformers takes `model.safetensors`, or else the
 // files that `model.safetensors.index.json` names. Cairn takes the files that the index names, or else all files
-// `*.safetensors`; of these files Cairn takes one whole set of one save, or fails (checkpointer/safetensors_model.cc).
+// `*.safetensors`; of these files Cairn takes one whole set of one save, or fails (checkpoint/safetensors_model.cc).
 // torch's reader takes all files `*.safetensors`, and therefore must not read while a save replaces a model.
 //
 // 1. Claim. Make `.cairn-model-<save id>/` with the lease; for shards sync both, so that no power cut leaves a shard

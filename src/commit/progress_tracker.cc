@@ -40,15 +40,9 @@ std::optional<SavePhase> phase_of(std::string_view name) {
 
 }  // namespace
 
-Error stall(const storage::PendingOperation& pending, const SaveDeadlines& deadlines) {
-  return Error(ErrorCode::kUnavailable, "the storage hangs: " + pending.what + " has not returned")
-      .expected("an answer within " + std::to_string(limit_of(pending.kind, deadlines).count()) + " ms")
-      .actual("none after " + std::to_string(pending.age.count()) + " ms");
-}
-
 std::optional<Error> stall_in(const ProgressReport& report, const SaveDeadlines& deadlines) {
   if (!report.pending || report.pending->age <= limit_of(report.pending->kind, deadlines)) return std::nullopt;
-  return stall(*report.pending, deadlines);
+  return storage::stall(*report.pending, deadlines);
 }
 
 ProgressReport ProgressTracker::report(const storage::OperationWatch* operations) const {

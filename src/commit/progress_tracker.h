@@ -27,7 +27,6 @@ struct ProgressReport {
 
 // The reason to give up a save with this report: a pending call has exceeded `deadlines`. Nullopt if no call has.
 std::optional<Error> stall_in(const ProgressReport& report, const SaveDeadlines& deadlines);
-Error stall(const storage::PendingOperation& pending, const SaveDeadlines& deadlines);
 
 // Written by the thread that carries the save out, read by any thread.
 struct ProgressTracker {

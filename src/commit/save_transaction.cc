@@ -14,7 +14,7 @@
 //    superseded. List the files that the rename will orphan. Rename over `.metadata`, sync the directory, and read the
 //    save id back. Only now is the save durable. If the sync fails, the save has failed, but nothing is removed: after
 //    a power cut either checkpoint may be in place.
-// 6. Tell. The caller reports the commit to the ranks (checkpointer/save.cc, rank_save.cc). The folder is removed with
+// 6. Tell. The caller reports the commit to the ranks (save/save.cc, rank_save.cc). The folder is removed with
 //    step 7, or when all ranks have read the decision.
 // 7. Clean (leftovers.cc). Remove the files that the replaced `.metadata` named and no metadata in the directory names
 //    any more, and the leftovers of dead saves. Under the lock also remove leaked data files, whose save has no folder
@@ -38,8 +38,6 @@
 namespace cairn::commit {
 namespace {
 
-constexpr std::uint64_t kMetadataBytesMax = std::uint64_t{1} << 34;  // far above any real file
-constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
 constexpr std::string_view kSealedName = "/metadata";
 constexpr std::string_view kLockLost =
     "the lock of the directory was lost during the commit: a save of another job may have committed meanwhile, and "
@@ -55,56 +53,7 @@ bool belongs_to_a_checkpoint(std::string_view name) {
   return name.starts_with(kFolderPrefix) || is_dcp_file_name(name) || name == ".metadata.tmp";
 }
 
-// kNotFound if the server of a network file system has removed the file while the file was open.
-Result<MetadataInPlace> read_opened(const storage::ReadableFile& file) {
-  MetadataInPlace now;
-  now.present = true;
-  now.size = file.size();
-  if (now.size > kMetadataBytesMax) return now;
-  // A damaged record must not prevent a save from replacing the checkpoint.
-  Result<std::optional<manifest::CommitRecord>> record = manifest::read_only_commit_record(file);
-  if (record && *record) {
-    now.record = std::move(*record);
-    return now;
-  }
-  if (!record && record.error().code() == ErrorCode::kNotFound) return record.error();
-  std::vector<std::byte> piece(std::min(now.size, kPieceBytes));
-  for (std::uint64_t offset = 0; offset < now.size; offset += piece.size()) {
-    piece.resize(std::min(now.size - offset, kPieceBytes));
-    CAIRN_TRY(file.read_at(offset, piece));
-    now.checksum = crc32(piece, now.checksum);
-  }
-  return now;
-}
-
 }  // namespace
-
-bool MetadataInPlace::same_as(const MetadataInPlace& other) const {
-  if (present != other.present) return false;
-  if (record && other.record) return record->save_id == other.record->save_id;
-  return record.has_value() == other.record.has_value() && size == other.size && checksum == other.checksum;
-}
-
-Result<MetadataInPlace> read_metadata_in_place(const storage::Storage& storage, const std::string& name) {
-  constexpr int kTriesMax = 16;
-  for (int tries = 1;; ++tries) {
-    // Stock readers follow a link, and Cairn counts the link's target as the checkpoint. The rename replaces the link,
-    // not the target.
-    const Result<std::unique_ptr<storage::ReadableFile>> file = storage.open(name, true);
-    if (!file && file.error().error_number() != ESTALE) {
-      if (file.error().code() == ErrorCode::kNotFound) return MetadataInPlace();
-      return file.error();
-    }
-    Result<MetadataInPlace> read = file ? read_opened(**file) : file.error();
-    // kNotFound after a successful open: the file was replaced meanwhile, and there is a newer file to read.
-    if (read || read.error().code() != ErrorCode::kNotFound) return read;
-    if (tries == kTriesMax) {
-      return Error(ErrorCode::kUnavailable, "the file is replaced again and again while it is being read")
-          .file(name)
-          .actual(read.error().what());
-    }
-  }
-}
 
 Result<std::unique_ptr<SaveTransaction>> SaveTransaction::claim(storage::Storage& storage, const SaveIdentity& identity,
                                                                 const ClaimOptions& options, Lease::Progress progress) {

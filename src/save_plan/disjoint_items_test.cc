@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpointer/save_items.h"
+#include "save/save_items.h"
 
 namespace cairn::save_plan {
 namespace {

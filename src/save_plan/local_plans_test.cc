@@ -5,7 +5,7 @@
 #include <array>
 #include <vector>
 
-#include "checkpointer/save_items.h"
+#include "save/save_items.h"
 
 namespace cairn::save_plan {
 namespace {

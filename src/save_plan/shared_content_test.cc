@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpointer/save_items.h"
+#include "save/save_items.h"
 #include "save_plan/local_plans.h"
 
 namespace cairn::save_plan {

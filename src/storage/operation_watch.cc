@@ -19,6 +19,12 @@ std::chrono::milliseconds limit_of(OperationKind kind, const SaveDeadlines& dead
   return deadlines.progress;
 }
 
+Error stall(const PendingOperation& pending, const SaveDeadlines& deadlines) {
+  return Error(ErrorCode::kUnavailable, "the storage hangs: " + pending.what + " has not returned")
+      .expected("an answer within " + std::to_string(limit_of(pending.kind, deadlines).count()) + " ms")
+      .actual("none after " + std::to_string(pending.age.count()) + " ms");
+}
+
 OperationWatch::Call::Call(OperationWatch& watch, OperationKind kind, std::string_view action, std::string_view name)
     : watch_(watch) {
   std::string what(action);

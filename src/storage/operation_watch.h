@@ -10,6 +10,7 @@
 // Thread-safe.
 #pragma once
 
+#include <cairn/error.h>
 #include <cairn/save_deadlines.h>
 
 #include <chrono>
@@ -37,6 +38,9 @@ struct PendingOperation {
   std::string what;  // "writing '__0_0.distcp'"
   std::chrono::milliseconds age{};
 };
+
+// The reason to give up the work that waits for the pending call.
+Error stall(const PendingOperation& pending, const SaveDeadlines& deadlines);
 
 class OperationWatch {
  public:

@@ -186,7 +186,7 @@ void SaveThread::judge() {
     deadlines = deadlines_;
   }
   const std::optional<storage::PendingOperation> overdue = operations_->overdue(deadlines);
-  if (overdue) give_up(commit::stall(*overdue, deadlines));
+  if (overdue) give_up(storage::stall(*overdue, deadlines));
 }
 
 void SaveThread::give_up(const Error& stall) {

@@ -147,7 +147,7 @@ inline std::optional<std::uint64_t> save_of(const ModelStorage& disk, const std:
   return save ? std::optional(save->low) : std::nullopt;
 }
 
-// The save whose whole model Cairn finds (checkpointer/safetensors_model.cc).
+// The save whose whole model Cairn finds (checkpoint/safetensors_model.cc).
 inline std::optional<std::uint64_t> model_of_cairn(const ModelStorage& disk) {
   const IndexInPlace index = read_index_in_place(disk).value();
   std::vector<std::string> names;

@@ -1,5 +1,5 @@
 // RecordedPlan: the plan of a save by several ranks, as the commit record keeps it: with the plan, the first save of a
-// restarted job plans without messages (checkpointer/resumed_plan.h).
+// restarted job plans without messages (save/resumed_plan.h).
 //
 // A value; pure functions. docs/format.md, section 6, has the bytes.
 #pragma once

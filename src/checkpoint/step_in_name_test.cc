@@ -1,0 +1,22 @@
+#include "checkpoint/step_in_name.h"
+
+#include <gtest/gtest.h>
+
+namespace cairn::checkpointer {
+namespace {
+
+TEST(StepInName, IsTheLastNumber) {
+  EXPECT_EQ(step_in_name("runs/7/step-120"), 120u);
+  EXPECT_EQ(step_in_name("epoch_3_step_0042_final"), 42u);
+  EXPECT_EQ(step_in_name("120"), 120u);
+}
+
+TEST(StepInName, IsMissingWithoutANumberThatFits) {
+  EXPECT_EQ(step_in_name("runs/7/latest"), std::nullopt);
+  EXPECT_EQ(step_in_name(""), std::nullopt);
+  EXPECT_EQ(step_in_name("step-999999999999999999"), 999999999999999999u);
+  EXPECT_EQ(step_in_name("step-1000000000000000000"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace cairn::checkpointer

@@ -1,0 +1,83 @@
+// AsyncSaveOperation: one asynchronous save on one rank, from the state dict to the moment when the writer continues
+// without the trainer. The steps stand at the top of async_save_operation.cc.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <cairn/async_checkpointer.h>
+#include <cairn/result.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordination/ranks.h"
+#include "device/links.h"
+#include "save/save_items.h"
+#include "save/staged_plan.h"
+#include "save/vote.h"
+#include "save_plan/disjoint_items.h"
+#include "staging/arena_pool.h"
+#include "staging/snapshot_copy.h"
+#include "writer/save_writer.h"
+
+namespace cairn::checkpointer {
+
+// The checkpointer's objects that an operation uses. All outlive the operation.
+struct AsyncSaveResources {
+  staging::ArenaPool* arenas = nullptr;
+  std::size_t copy_threads = 0;
+  writer::SaveWriter* writer = nullptr;
+  StagedPlans* plans = nullptr;
+  // Runs the work on a new thread, which is joined before the checkpointer ends. kUnavailable if no thread can be
+  // started.
+  std::function<Result<void>(std::function<void()>)> in_background;
+  std::shared_ptr<device::Links> links = std::make_shared<device::Links>();  // shared with the stager and its saves
+};
+
+class AsyncSaveOperation {
+ public:
+  AsyncSaveOperation(const AsyncSaveResources& resources, const std::filesystem::path& directory,
+                     const AsyncSaveOptions& options);
+
+  // `state`: the state dict, or the error because of which the caller has none. Call run() once.
+  Result<AsyncSave> run(const Result<const StateDict*>& state);
+
+ private:
+  struct SharedState;
+
+  Result<AsyncSave> take_steps(const Result<const StateDict*>& state);
+  Result<Vote> prepare(const Result<const StateDict*>& state);
+  void find_plan();
+  Result<void> list_copies();
+  Result<void> agree(const Result<Vote>& vote);
+  Result<void> plan_anew();
+  Result<std::vector<std::string>> assign(std::vector<std::string> messages);
+  std::vector<std::string> assign_own_items(const std::vector<save_plan::DigestedPlan>& digested,
+                                            std::vector<std::string> local_plans,
+                                            std::vector<manifest::RecordedPlan::Rank> recorded);
+  Result<void> take_assignment(std::string_view message);
+  Result<AsyncSave> begin();
+  static Result<void> stage(SharedState& shared, const staging::CopyOptions& options);
+  static void leave_devices(SharedState& shared, bool is_staged, bool is_on_callers_thread);
+  void write_failure_mark(const Error& reason) const;
+  std::uint32_t number_of_this_rank() const;
+
+  const AsyncSaveResources& resources_;
+  std::string directory_;  // absolute: a writer process has a different working directory
+  const AsyncSaveOptions& options_;
+  std::string checkpoint_id_;
+  coordination::Ranks ranks_;
+  SaveItems items_;
+  std::string local_plan_;
+  std::shared_ptr<const StagedPlan> plan_;
+  std::shared_ptr<const StagedPlan> listed_;               // the plan of the listed copies
+  std::shared_ptr<const commit::CommitPlan> commit_plan_;  // the coordinator's, of a new plan
+  std::optional<commit::SaveTicket> ticket_;
+  std::shared_ptr<SharedState> shared_;
+  bool is_with_writer_ = false;
+};
+
+}  // namespace cairn::checkpointer
