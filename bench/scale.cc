@@ -1,10 +1,11 @@
 // The cost of the steps of a save by many ranks, on one machine: real code, and the messages in memory.
 //
-//   bench_scale RANKS SHARDS own|shared
+//   bench_scale RANKS SHARDS own|shared|common
 //
 // `shared`: SHARDS tensors, of which every rank has a part of one dimension. `own`: every rank has SHARDS tensors of
-// its own. Prints a JSON list: for each step its name, the processor time (user and system, in seconds), the peak of
-// resident memory in MiB, and the bytes that the step made, 0 if none.
+// its own. `common`: as `shared`, but one item in a hundred is a value that all ranks have; the coordinator's steps of
+// a save with few common items come first. Prints a JSON list: for each step its name, the processor time (user and
+// system, in seconds), the peak of resident memory in MiB, and the bytes that the step made, 0 if none.
 #include <cairn/cairn.h>
 #include <sys/resource.h>
 
@@ -15,6 +16,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "format/dcp/metadata_decoder.h"
@@ -26,8 +28,8 @@
 #include "save/save_items.h"
 #include "save/save_layout.h"
 #include "save/vote.h"
-#include "save_plan/disjoint_items.h"
 #include "save_plan/local_plans.h"
+#include "save_plan/shared_items.h"
 
 namespace {
 
@@ -41,6 +43,7 @@ struct Job {
   std::int64_t ranks;
   int shards;
   bool own;
+  bool common;
 };
 
 double seconds_of(const timeval& time) {
@@ -91,6 +94,10 @@ StateDict state_of(const Job& job, std::int64_t rank) {
   for (int i = 0; i < job.shards; ++i) {
     const auto view = TensorView::contiguous(elements, DType::kFloat32, {kElements});
     std::string name = "layers." + std::to_string(i / 10) + ".mlp.weight_" + std::to_string(i % 10);
+    if (job.common && i % 100 == 99) {
+      checked(state.add_value(Path{"optim", name + ".step"}, Value(i)));
+      continue;
+    }
     if (job.own) name += ".part" + std::to_string(rank);
     const Path path{"model", name};
     const auto added = job.own ? state.add_tensor(path, view)
@@ -111,23 +118,65 @@ std::uint64_t bytes_of(const std::vector<std::string>& messages) {
 
 std::string message_of(const SaveItems& items) {
   const std::string local_plan = checked(save_plan::encode_local_plan(items.sources(), {}));
-  return save_plan::encode_digested_plan(items.sources(), 1, local_plan);
+  return save_plan::encode_digested_plan(items.sources(), false, local_plan);
 }
 
-// The coordinator's step of an asynchronous save before all other steps. Returns the local plans.
-std::vector<std::string> look_for_common_items(std::vector<std::string> messages, Steps& steps) {
+// What the coordinator of a save has found.
+struct Found {
+  std::vector<std::string> local_plans;
+  save_plan::CommonItems common;
+};
+
+// The coordinator's step before all other steps.
+Found look_for_common_items(std::vector<std::string> messages, Steps& steps) {
   const std::uint64_t gathered = bytes_of(messages);
   steps.begin();
+  Found found;
   std::vector<save_plan::DigestedPlan> digested;
-  std::vector<std::string> local_plans;
   for (const std::string& message : messages) {
     digested.push_back(checked(save_plan::read_digested_plan(message)));
-    local_plans.emplace_back(digested.back().local_plan);
+    found.local_plans.emplace_back(digested.back().local_plan);
   }
-  if (!save_plan::are_disjoint(digested)) std::fprintf(stderr, "bench_scale: equal digests of different items\n");
+  found.common = save_plan::find_common_items(digested);
   messages.clear();
   steps.end("coordinator: look for common items", gathered);
-  return local_plans;
+  return found;
+}
+
+// The steps of the coordinator's trainer for few common items, and a rank's answer.
+void plan_common_items(const Job& job, Found& found, Steps& steps) {
+  std::vector<std::string> requests;
+  for (const auto& indices : found.common.ranks) requests.push_back(save_plan::encode_indices(indices));
+  steps.end("coordinator: ask for the common items", bytes_of(requests));
+  std::vector<std::string> answers;
+  for (std::int64_t rank = 0; rank < job.ranks; ++rank) {
+    const StateDict state = state_of(job, rank);
+    const SaveItems items = checked(SaveItems::make(state));
+    steps.begin();
+    const auto& common = found.common.ranks[static_cast<std::size_t>(rank)];
+    std::vector<data_file::ItemSource> sources;
+    for (const std::uint32_t index : common) sources.push_back(items.sources()[index]);
+    answers.push_back(save_plan::encode_common_plan(save_plan::own_items(items.sources(), common),
+                                                    checked(save_plan::encode_local_plan(sources, {}))));
+    if (rank + 1 == job.ranks) steps.end("rank: plan of the common items", answers.back().size());
+  }
+  const std::uint64_t gathered = bytes_of(answers);
+  steps.begin();
+  std::vector<save_plan::CommonPlan> plans;
+  for (std::string& answer : answers) plans.push_back(checked(save_plan::decode_common_plan(answer)));
+  const save_plan::PlannedSave planned = checked(save_plan::plan_common(std::move(plans), false));
+  steps.end("coordinator: plan the common items", gathered);
+  std::vector<save_plan::CommonShare> shares;
+  for (std::size_t rank = 0; rank < found.common.ranks.size(); ++rank) {
+    save_plan::CommonShare& share = shares.emplace_back();
+    share.common = std::move(found.common.ranks[rank]);
+    for (const plan::WriteItem& write : planned.global.ranks[rank]) {
+      share.written.push_back({share.common[write.item], nullptr});
+    }
+  }
+  steps.end("coordinator: shares of the common items");
+  const save_plan::JointLayout layout = checked(save_plan::lay_out_shared({found.local_plans, std::move(shares)}, ""));
+  steps.end("writer: lay out all items", layout.catalog.files.size());
 }
 
 void run(const Job& job) {
@@ -142,9 +191,11 @@ void run(const Job& job) {
   SaveItems items = checked(SaveItems::make(last));
   const std::string local_plan = checked(save_plan::encode_local_plan(items.sources(), {}));
   steps.end("rank: local plan", local_plan.size());
-  messages.push_back(save_plan::encode_digested_plan(items.sources(), 1, local_plan));
+  messages.push_back(save_plan::encode_digested_plan(items.sources(), false, local_plan));
   steps.end("rank: digests of the items", messages.back().size() - local_plan.size());
-  messages = look_for_common_items(std::move(messages), steps);
+  Found found = look_for_common_items(std::move(messages), steps);
+  if (found.common.count == save_plan::CommonItems::Count::kFew) plan_common_items(job, found, steps);
+  messages = std::move(found.local_plans);
   const std::uint64_t gathered = bytes_of(messages);
   steps.begin();
   const auto fingerprints = recorded_ranks(messages, {});
@@ -194,10 +245,10 @@ void run(const Job& job) {
 
 int main(int count, char** arguments) {
   const std::string_view shape = count == 4 ? arguments[3] : "";
-  if (shape != "own" && shape != "shared") {
-    std::fprintf(stderr, "usage: bench_scale RANKS SHARDS own|shared\n");
+  if (shape != "own" && shape != "shared" && shape != "common") {
+    std::fprintf(stderr, "usage: bench_scale RANKS SHARDS own|shared|common\n");
     return 2;
   }
-  run({std::atoll(arguments[1]), std::atoi(arguments[2]), shape == "own"});
+  run({std::atoll(arguments[1]), std::atoi(arguments[2]), shape == "own", shape == "common"});
   return 0;
 }

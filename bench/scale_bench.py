@@ -9,7 +9,7 @@ SHARDS = 1000  # of a rank
 
 
 def measure_scale(program: Path, ranks: list[int], shape: str) -> Iterator[tuple[str, str, float]]:
-    """Yields figure, column and value. `shape`: ``own`` or ``shared``, as in scale.cc."""
+    """Yields figure, column and value. `shape`: ``own``, ``shared`` or ``common``, as in scale.cc."""
     for count in ranks:
         command = [str(program), str(count), str(SHARDS), shape]
         steps = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)

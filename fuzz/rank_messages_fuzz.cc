@@ -14,8 +14,9 @@
 #include "format/manifest/outcome.h"
 #include "format/manifest/varint.h"
 #include "save/save_messages.h"
-#include "save_plan/disjoint_items.h"
+#include "save_plan/assigned_item.h"
 #include "save_plan/local_plans.h"
+#include "save_plan/shared_items.h"
 
 namespace {
 
@@ -30,7 +31,10 @@ enum class MessageKind : std::uint8_t {
   kDecision,
   kTicket,
   kOutcome,
-  kDigestedPlan
+  kDigestedPlan,
+  kIndices,
+  kCommonPlan,
+  kCommonShare
 };
 
 // `bytes` follow the version in a message. Adds the message twice, as two ranks with equal plans do. Each listed item
@@ -63,6 +67,21 @@ std::optional<std::string> recode(MessageKind kind, std::string_view bytes) {
       const auto plan = save_plan::read_digested_plan(bytes);
       if (plan && plan->digests.size() + plan->local_plan.size() > bytes.size()) std::abort();
       return std::nullopt;
+    }
+    case MessageKind::kIndices:
+      return again(save_plan::decode_indices(bytes, std::size_t{1} << 20), save_plan::encode_indices);
+    case MessageKind::kCommonPlan:
+      return again(save_plan::decode_common_plan(bytes), [](const save_plan::CommonPlan& plan) {
+        return save_plan::encode_common_plan(plan.own, plan.local_plan);
+      });
+    case MessageKind::kCommonShare: {
+      cairn::manifest::CodedReader reader(bytes);
+      return again(save_plan::read_common_share(reader), [](const save_plan::CommonShare& share) {
+        (void)save_plan::with_own_items(share, 1000);
+        std::string encoded;
+        save_plan::append_common_share(encoded, share);
+        return encoded;
+      });
     }
     case MessageKind::kOutcome: return cairn::manifest::encode_outcome(cairn::manifest::decode_outcome(bytes));
   }

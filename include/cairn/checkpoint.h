@@ -92,9 +92,9 @@ struct SaveOptions {
 
 struct SaveReport {
   SaveId save_id;
-  // The content of the new `.metadata`. Null if the pickle is larger than 1 MiB, unless this rank has planned the save:
-  // open() reads the content, and Checkpoint::save_id() tells whether a later save has replaced the checkpoint. The
-  // coordinator plans; the ranks of a save agree on an earlier plan if it fits, and a process alone plans each save.
+  // The content of the new `.metadata`. Null if the pickle is larger than 1 MiB, unless this rank has laid out all
+  // files of the save: a process alone, and the coordinator of a new plan with many items that several ranks have.
+  // open() reads the content, and Checkpoint::save_id() tells whether a later save has replaced the checkpoint.
   std::shared_ptr<const Catalog> catalog;
   std::uint64_t bytes_written = 0;    // by this rank
   std::vector<std::string> warnings;  // leftovers that can't be removed, only a part of a tensor saved by one process

@@ -8,22 +8,20 @@
 #include <optional>
 #include <utility>
 
-#include "save_plan/disjoint_items.h"
-
 namespace cairn::commit {
 namespace {
 
 using manifest::RecordedPlan;
+using save_plan::SharedPlans;
 
 std::uint64_t file_count_of(const std::vector<RecordedPlan::Rank>& ranks) {
   return std::accumulate(ranks.begin(), ranks.end(), std::uint64_t{0},
                          [](std::uint64_t sum, const RecordedPlan::Rank& rank) { return sum + rank.file_count; });
 }
 
-Result<dcp::MetadataTemplate> make_template(CommitPlan::DisjointPlans plans,
+Result<dcp::MetadataTemplate> make_template(SharedPlans plans, std::string_view metadata_attributes,
                                             const std::vector<RecordedPlan::Rank>& ranks) {
-  CAIRN_TRY_ASSIGN(save_plan::JointLayout layout,
-                   save_plan::lay_out_disjoint(std::move(plans.local_plans), plans.metadata_attributes));
+  CAIRN_TRY_ASSIGN(save_plan::JointLayout layout, save_plan::lay_out_shared(std::move(plans), metadata_attributes));
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     if (layout.ranks[rank].file_count == ranks[rank].file_count) continue;
     return Error(ErrorCode::kInternal, "the joint plan has another number of files of the rank")
@@ -44,8 +42,8 @@ class CommitPlan::Metadata {
       : ranks_(std::move(ranks)), template_(std::move(made)) {
     assert(file_count_of(ranks_) == template_->file_count());
   }
-  Metadata(DisjointPlans plans, std::vector<RecordedPlan::Rank> ranks)
-      : ranks_(std::move(ranks)), plans_(std::move(plans)) {}
+  Metadata(SharedPlans plans, std::string attributes, std::vector<RecordedPlan::Rank> ranks)
+      : ranks_(std::move(ranks)), plans_(std::move(plans)), attributes_(std::move(attributes)) {}
 
   const std::vector<RecordedPlan::Rank>& ranks() const { return ranks_; }
 
@@ -75,8 +73,10 @@ class CommitPlan::Metadata {
     const std::lock_guard lock(mutex_);
     out.push_back(template_ ? 1 : 0);
     if (template_) return template_->append_to(out);
-    manifest::append_text(out, plans_.metadata_attributes);
+    manifest::append_text(out, attributes_);
     manifest::append_texts(out, plans_.local_plans);
+    manifest::append_varint(out, plans_.shares.size());
+    for (const save_plan::CommonShare& share : plans_.shares) save_plan::append_common_share(out, share);
   }
 
  private:
@@ -84,22 +84,23 @@ class CommitPlan::Metadata {
   Result<const dcp::MetadataTemplate*> made() {
     const std::lock_guard lock(mutex_);
     if (template_) return &*template_;
-    CAIRN_TRY_ASSIGN(template_, make_template(plans_, ranks_));  // of a copy: the next save may try again
-    plans_ = DisjointPlans();
+    CAIRN_TRY_ASSIGN(template_, make_template(plans_, attributes_, ranks_));  // of a copy: the next save may try again
+    plans_ = SharedPlans();
     return &*template_;
   }
 
   const std::vector<RecordedPlan::Rank> ranks_;
   std::mutex mutex_;
   std::optional<dcp::MetadataTemplate> template_;
-  DisjointPlans plans_;  // empty once the template is made
+  SharedPlans plans_;  // empty once the template is made
+  const std::string attributes_;
 };
 
 CommitPlan::CommitPlan(dcp::MetadataTemplate metadata, std::vector<RecordedPlan::Rank> ranks)
     : metadata_(std::make_shared<Metadata>(std::move(metadata), std::move(ranks))) {}
 
-CommitPlan::CommitPlan(DisjointPlans plans, std::vector<RecordedPlan::Rank> ranks)
-    : metadata_(std::make_shared<Metadata>(std::move(plans), std::move(ranks))) {}
+CommitPlan::CommitPlan(SharedPlans plans, std::string metadata_attributes, std::vector<RecordedPlan::Rank> ranks)
+    : metadata_(std::make_shared<Metadata>(std::move(plans), std::move(metadata_attributes), std::move(ranks))) {}
 
 Result<std::string> CommitPlan::pickle(const SaveTicket& ticket, const RankPlace& place,
                                        std::string_view checkpoint_id) const {
@@ -117,8 +118,8 @@ CommitRequest CommitPlan::commit_request(const SaveTicket& ticket, const RankPla
   return request;
 }
 
-// A byte: 1 if the template follows; 0 if the further attributes and the local plans follow. Then the number of files
-// and the ranks.
+// A byte: 1 if the template follows; 0 if the further attributes, the local plans, and the number of shares and the
+// shares follow. Then the number of files and the ranks.
 void CommitPlan::append_to(std::string& out) const {
   metadata_->append_to(out);
   manifest::append_varint(out, file_count_of(metadata_->ranks()));
@@ -127,22 +128,28 @@ void CommitPlan::append_to(std::string& out) const {
 
 Result<CommitPlan> CommitPlan::read(manifest::CodedReader& reader) {
   std::optional<dcp::MetadataTemplate> metadata;
-  DisjointPlans plans;
+  SharedPlans plans;
+  std::string attributes;
   CAIRN_TRY_ASSIGN(const std::uint8_t is_made, reader.byte());
   if (is_made > 1) return reader.damaged("neither a template nor local plans");
   if (is_made == 1) {
     CAIRN_TRY_ASSIGN(metadata, dcp::MetadataTemplate::read(reader));
   } else {
-    CAIRN_TRY_ASSIGN(const std::string_view attributes, reader.counted_text());
-    plans.metadata_attributes = attributes;
+    CAIRN_TRY_ASSIGN(attributes, reader.counted_text());
     CAIRN_TRY_ASSIGN(plans.local_plans, reader.counted_texts());
+    CAIRN_TRY_ASSIGN(const std::uint64_t shares, reader.count());
+    if (shares != 0 && shares != plans.local_plans.size()) return reader.damaged("shares of other ranks");
+    for (std::uint64_t i = 0; i < shares; ++i) {
+      CAIRN_TRY_ASSIGN(save_plan::CommonShare share, save_plan::read_common_share(reader));
+      plans.shares.push_back(std::move(share));
+    }
   }
   CAIRN_TRY_ASSIGN(const std::uint64_t file_count, reader.varint());
   if (metadata && metadata->file_count() != file_count) return reader.damaged("a template of other files");
   CAIRN_TRY_ASSIGN(RecordedPlan plan, manifest::read_recorded_plan(reader, file_count));
   if (metadata) return CommitPlan(std::move(*metadata), std::move(plan.ranks));
   if (plan.ranks.size() != plans.local_plans.size()) return reader.damaged("local plans of other ranks");
-  return CommitPlan(std::move(plans), std::move(plan.ranks));
+  return CommitPlan(std::move(plans), std::move(attributes), std::move(plan.ranks));
 }
 
 }  // namespace cairn::commit

@@ -1,9 +1,9 @@
 // CommitPlan: the coordinator's part of the commit that stays equal from save to save of an unchanged state: the number
 // of files and the fingerprint of each rank, and the template of `.metadata`.
 //
-// The template is made in advance, or, of ranks with disjoint items (save_plan/disjoint_items.h), from the ranks' local
-// plans when it is first needed: by the writer, beside the trainer. Threads: immutable but for the template, which one
-// thread makes while the others wait.
+// The template is made in advance, or, of ranks with few common items or none (save_plan/shared_items.h), from the
+// ranks' local plans when it is first needed: in an asynchronous save by the writer, beside the trainer. Threads:
+// immutable but for the template, which one thread makes while the others wait.
 #pragma once
 
 #include <cairn/result.h>
@@ -20,21 +20,17 @@
 #include "format/dcp/metadata_template.h"
 #include "format/manifest/recorded_plan.h"
 #include "format/manifest/varint.h"
+#include "save_plan/shared_items.h"
 
 namespace cairn::commit {
 
 class CommitPlan {
  public:
-  // The ranks' messages of encode_local_plan(), by rank, and the further attributes of the metadata (SaveOptions).
-  struct DisjointPlans {
-    std::vector<std::string> local_plans;
-    std::string metadata_attributes;
-  };
-
   // `ranks` have as many files together as `metadata`.
   CommitPlan(dcp::MetadataTemplate metadata, std::vector<manifest::RecordedPlan::Rank> ranks);
-  // Of ranks with disjoint items.
-  CommitPlan(DisjointPlans plans, std::vector<manifest::RecordedPlan::Rank> ranks);
+  // `metadata_attributes`: the further attributes of the metadata (SaveOptions).
+  CommitPlan(save_plan::SharedPlans plans, std::string metadata_attributes,
+             std::vector<manifest::RecordedPlan::Rank> ranks);
 
   // The pickle of `.metadata` for a save. `place` is the coordinator's place. Fails if the template can't be made: the
   // ranks disagree about a tensor (plan::plan_save()).

@@ -35,11 +35,19 @@ struct GlobalSavePlan {
   }
 };
 
+// The items that a rank writes and that are not in its LocalPlan: no other rank has them.
+struct OwnItems {
+  std::uint64_t bytes = 0;
+  std::uint64_t empty = 0;  // the number of items without bytes
+};
+
 struct SavePlanOptions {
   // The lowest rank that has a duplicate writes the duplicate, and nothing is cut: DCP's `dedup_save_to_lowest_rank`.
   bool to_lowest_rank = false;
   // kPart: the ranks need not hold every element of every tensor. DCP skips the check when a single process saves.
   Coverage coverage = Coverage::kWhole;
+  // By rank; empty: the local plans have all items. The balance counts these items.
+  std::span<const OwnItems> own = {};
 };
 
 // Assigns each item to a writing rank. Items with equal key and box are duplicates: one holder writes the item, and the
@@ -54,5 +62,9 @@ struct SavePlanOptions {
 // all items exceed 2^63 - 1. Different values of `requires_grad` are no error: like DCP, the plan records the first
 // rank's value.
 Result<GlobalSavePlan> plan_save(std::span<const LocalPlan> ranks, const SavePlanOptions& options = {});
+
+// Checks a plan that was made in parts: the items of all ranks fit together, with the errors of plan_save(), and the
+// plan writes each of them once (kInternal). Whether the cuts of an item tile it is not checked.
+Result<void> check_plan(std::span<const LocalPlan> ranks, const GlobalSavePlan& plan, Coverage coverage);
 
 }  // namespace cairn::plan

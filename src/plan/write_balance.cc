@@ -1,6 +1,6 @@
 // Items with few possible writers are placed first:
 //
-// 1. An item of a single rank adds to the load of its rank.
+// 1. An item of a single rank adds to the load of its rank, as do the items that are not in the local plans.
 // 2. Duplicates that must stay whole are placed by size, largest first, each on its least loaded holder.
 // 3. Replicas that may be cut are grouped into families: the replicas with equal sets of holders. Families with few
 //    holders come first. The *level* of a family is the load at which all of its ranks would end if the family's bytes
@@ -47,16 +47,20 @@ std::size_t dimension_to_cut(const Extents& sizes, std::uint64_t bytes, std::uin
 
 class Balance {
  public:
-  Balance(std::span<const LocalPlan> ranks, const ItemGroups& items)
+  Balance(std::span<const LocalPlan> ranks, const ItemGroups& items, std::span<const OwnItems> own)
       : ranks_(ranks), items_(items), loads_(ranks.size()) {
     plan_.ranks.resize(ranks.size());
+    for (std::size_t rank = 0; rank < own.size(); ++rank) {
+      loads_[rank] = own[rank].bytes + own[rank].empty;  // as give_whole() would add them
+      own_bytes_ += own[rank].bytes;
+    }
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) plan_.ranks[rank].reserve(ranks[rank].size());
   }
 
   GlobalSavePlan run() {
     std::vector<const ItemGroup*> whole;
     std::map<std::vector<std::uint32_t>, std::vector<const ItemGroup*>> families;  // by their ranks
-    std::uint64_t bytes = 0;
+    std::uint64_t bytes = own_bytes_;
     for (const ItemGroup& group : items_.groups) {
       bytes += bytes_of(group);
       if (group.holder_count == 1) {
@@ -174,14 +178,16 @@ class Balance {
   std::span<const LocalPlan> ranks_;
   const ItemGroups& items_;
   std::vector<std::uint64_t> loads_;  // bytes, by rank
-  std::uint64_t mean_ = 0;            // of the final loads
+  std::uint64_t own_bytes_ = 0;
+  std::uint64_t mean_ = 0;  // of the final loads
   GlobalSavePlan plan_;
 };
 
 }  // namespace
 
-GlobalSavePlan balance_writes(std::span<const LocalPlan> ranks, const ItemGroups& items) {
-  return Balance(ranks, items).run();
+GlobalSavePlan balance_writes(std::span<const LocalPlan> ranks, const ItemGroups& items,
+                              std::span<const OwnItems> own) {
+  return Balance(ranks, items, own).run();
 }
 
 GlobalSavePlan write_at_lowest_rank(std::size_t rank_count, const ItemGroups& items) {

@@ -15,8 +15,10 @@ namespace cairn::plan {
 inline constexpr std::uint64_t kPartBytesMin = std::uint64_t{1} << 20;
 
 // Every group is written once. A holder writes the whole group; a replicated group may also be written in parts, which
-// tile the box. The items of a rank are in no particular order in the result.
-GlobalSavePlan balance_writes(std::span<const LocalPlan> ranks, const ItemGroups& items);
+// tile the box. The items of a rank are in no particular order in the result. `own`: as in SavePlanOptions; the sum of
+// their bytes is at most 2^63 - 1.
+GlobalSavePlan balance_writes(std::span<const LocalPlan> ranks, const ItemGroups& items,
+                              std::span<const OwnItems> own = {});
 
 // The lowest rank that has an item writes the item.
 GlobalSavePlan write_at_lowest_rank(std::size_t rank_count, const ItemGroups& items);

@@ -11,9 +11,9 @@
 //    before its first use (plan_confirmation.cc).
 //    If the ranks' common values differ for the first time, the ranks find their keys (rank_differences.h).
 //                     [reduction; after a failure also all-gather; for a checkpoint's plan a reduction; maybe a gather]
-// 3. Plan, unless all ranks voted for one plan: like step 3 of save.cc. But if no two ranks have a common item, each
-//    rank writes all of its items, and the coordinator's writer makes the joint plan for `.metadata` in step 5, beside
-//    the trainer: the ranks' disagreements about a tensor then fail the save there.                [gather, scatter]
+// 3. Plan, unless all ranks voted for one plan: plan_exchange.cc. If few items are common to several ranks, or none,
+//    the coordinator's writer makes the joint plan for `.metadata` in step 5, beside the trainer.
+//                                                                                 [gather, scatter, maybe once more]
 // 4. Begin. If step 1 did not know the size of the arena, the arena gets its size now. The wait for memory is always
 //    limited in step 4: the writers of all ranks wait for this rank. The rank's writer writes its lease: from now on
 //    the remaining ranks' writers can see whether this rank's writer is alive.
@@ -37,11 +37,10 @@
 #include "os/umask.h"
 #include "save/claim_options.h"
 #include "save/held_parts.h"
-#include "save/item_files.h"
 #include "save/plan_confirmation.h"
+#include "save/plan_exchange.h"
 #include "save/plan_terms.h"
 #include "save/resumed_plan.h"
-#include "save/save_layout.h"
 #include "save/save_messages.h"
 #include "save_plan/local_plans.h"
 #include "staging/snapshot_copy.h"
@@ -252,86 +251,28 @@ Result<void> AsyncSaveOperation::agree(const Result<Vote>& vote) {
 
 // Step 3.
 Result<void> AsyncSaveOperation::plan_anew() {
-  const auto file_count = static_cast<std::uint32_t>(item_files(items_.sources(), options_.save.file_per_item).size());
-  const auto encode = [&]() -> Result<std::string> {
-    std::string mine = save_plan::encode_digested_plan(items_.sources(), file_count, local_plan_);
-    save_plan::append_contents(contents_to_send(ranks_, items_.sources()), mine);
-    return mine;
-  };
-  Result<std::vector<std::string>> plans = ranks_.gather(ranks_.attempt(encode));
-  Result<std::vector<std::string>> assignments{std::vector<std::string>()};
-  if (ranks_.is_coordinator()) {
-    assignments = plans ? ranks_.attempt([&] { return assign(std::move(*plans)); }) : plans.error();
-  }
-  CAIRN_TRY_ASSIGN(const std::string assignment, ranks_.scatter(std::move(assignments)));
-  Result<void> taken = ranks_.attempt([&] { return take_assignment(assignment); });
+  PlanExchange exchange(ranks_, {items_, local_plan_, options_.save, checkpoint_id_, *ticket_});
+  CAIRN_TRY(exchange.run());
+  shared_->differences = exchange.take_differences();
+  Result<void> taken = ranks_.attempt([&]() -> Result<void> {
+    CAIRN_TRY_ASSIGN(const SaveAssignment assignment, std::move(exchange.assignment()));
+    return take_assignment(assignment, exchange.commit_plan());
+  });
   if (!taken) write_failure_mark(taken.error());
   return taken;
 }
 
-Result<std::vector<std::string>> AsyncSaveOperation::assign(std::vector<std::string> messages) {
-  CAIRN_TRY_ASSIGN(const std::vector<std::string> contents, take_all_contents(messages));
-  std::vector<save_plan::DigestedPlan> digested;
-  std::vector<std::string> local_plans;
-  for (const std::string& message : messages) {
-    CAIRN_TRY_ASSIGN(const save_plan::DigestedPlan plan, save_plan::read_digested_plan(message));
-    digested.push_back(plan);
-    local_plans.emplace_back(plan.local_plan);
-  }
-  std::vector<manifest::RecordedPlan::Rank> recorded = recorded_ranks(local_plans, options_.save);
-  if (ranks_.size() > 1 && save_plan::are_disjoint(digested)) {
-    return assign_own_items(digested, std::move(local_plans), std::move(recorded));
-  }
-  CAIRN_TRY_ASSIGN(save_plan::PlannedSave planned,
-                   save_plan::plan_together(std::move(local_plans), options_.save.dedup_to_lowest_rank));
-  CAIRN_TRY_ASSIGN(PlannedComparison compared, compare_planned(planned.local.plans(), contents));
-  shared_->differences = std::move(compared.warning);
-  CAIRN_TRY_ASSIGN(SaveLayout layout,
-                   lay_out_save(std::move(planned), *ticket_, options_.save.alone_as_rank.value_or(0), checkpoint_id_,
-                                options_.save.metadata_attributes));
-  CAIRN_TRY_ASSIGN(dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(layout.catalog));
-  for (std::size_t rank = 0; rank < recorded.size(); ++rank) recorded[rank].file_count = layout.file_counts[rank];
-  commit_plan_ = std::make_shared<const commit::CommitPlan>(std::move(metadata), std::move(recorded));
-  const std::uint64_t plan_id = new_plan_id();
-  std::vector<std::string> assignments;
-  for (SaveAssignment& assignment : layout.assignments) {
-    if (!compared.watched.empty()) assignment.watched = std::move(compared.watched[assignments.size()]);
-    assignment.plan_id = plan_id;
-    assignments.push_back(encode_assignment(assignment));
-    assignment = SaveAssignment();
-  }
-  return assignments;
-}
-
-// Each rank writes all of its items. The coordinator's writer makes the joint plan.
-std::vector<std::string> AsyncSaveOperation::assign_own_items(const std::vector<save_plan::DigestedPlan>& digested,
-                                                              std::vector<std::string> local_plans,
-                                                              std::vector<manifest::RecordedPlan::Rank> recorded) {
-  SaveAssignment assignment;
-  assignment.ticket = *ticket_;
-  assignment.plan_id = new_plan_id();
-  assignment.has_all_items = true;
-  for (std::size_t rank = 0; rank < recorded.size(); ++rank) {
-    recorded[rank].file_count = digested[rank].file_count;
-    assignment.file_count += digested[rank].file_count;
-  }
-  commit_plan_ = std::make_shared<const commit::CommitPlan>(
-      commit::CommitPlan::DisjointPlans{std::move(local_plans), options_.save.metadata_attributes},
-      std::move(recorded));
-  return std::vector<std::string>(digested.size(), encode_assignment(assignment));
-}
-
-Result<void> AsyncSaveOperation::take_assignment(std::string_view message) {
-  CAIRN_TRY_ASSIGN(SaveAssignment assignment, decode_assignment(message));
+Result<void> AsyncSaveOperation::take_assignment(const SaveAssignment& assignment,
+                                                 const std::shared_ptr<const commit::CommitPlan>& commit_plan) {
   auto plan = std::make_shared<StagedPlan>();
   plan->id = assignment.plan_id;
   plan->local_plan = std::move(local_plan_);
   plan->terms = plan_terms(options_.save, ranks_.rank(), ranks_.size());
-  plan->items = assignment.has_all_items ? items_.all() : std::move(assignment.items);
+  plan->items = assignment.items;
   CAIRN_TRY_ASSIGN(plan->watched, watch_items(items_.sources(), assignment.watched));
   CAIRN_TRY_ASSIGN(const std::vector<ItemSource> sources, items_.take(plan->items));
   CAIRN_TRY(lay_out_staged(sources, {ticket_->identity.save_id, number_of_this_rank(), 0, assignment.file_count},
-                           options_.save.file_per_item, commit_plan_, *plan));
+                           options_.save.file_per_item, commit_plan, *plan));
   plan_ = plan;
   resources_.plans->keep(std::move(plan));
   return {};

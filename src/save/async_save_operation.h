@@ -13,12 +13,13 @@
 #include <string>
 #include <vector>
 
+#include "commit/commit_plan.h"
 #include "coordination/ranks.h"
 #include "device/links.h"
 #include "save/save_items.h"
+#include "save/save_messages.h"
 #include "save/staged_plan.h"
 #include "save/vote.h"
-#include "save_plan/disjoint_items.h"
 #include "staging/arena_pool.h"
 #include "staging/snapshot_copy.h"
 #include "writer/save_writer.h"
@@ -54,11 +55,8 @@ class AsyncSaveOperation {
   Result<void> list_copies();
   Result<void> agree(const Result<Vote>& vote);
   Result<void> plan_anew();
-  Result<std::vector<std::string>> assign(std::vector<std::string> messages);
-  std::vector<std::string> assign_own_items(const std::vector<save_plan::DigestedPlan>& digested,
-                                            std::vector<std::string> local_plans,
-                                            std::vector<manifest::RecordedPlan::Rank> recorded);
-  Result<void> take_assignment(std::string_view message);
+  Result<void> take_assignment(const SaveAssignment& assignment,
+                               const std::shared_ptr<const commit::CommitPlan>& commit_plan);
   Result<AsyncSave> begin();
   static Result<void> stage(SharedState& shared, const staging::CopyOptions& options);
   static void leave_devices(SharedState& shared, bool is_staged, bool is_on_callers_thread);
@@ -73,8 +71,7 @@ class AsyncSaveOperation {
   SaveItems items_;
   std::string local_plan_;
   std::shared_ptr<const StagedPlan> plan_;
-  std::shared_ptr<const StagedPlan> listed_;               // the plan of the listed copies
-  std::shared_ptr<const commit::CommitPlan> commit_plan_;  // the coordinator's, of a new plan
+  std::shared_ptr<const StagedPlan> listed_;  // the plan of the listed copies
   std::optional<commit::SaveTicket> ticket_;
   std::shared_ptr<SharedState> shared_;
   bool is_with_writer_ = false;

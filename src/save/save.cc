@@ -7,11 +7,13 @@
 //    of a checkpoint is compared between the ranks before its first use (plan_confirmation.cc). If the ranks' common
 //    values differ for the first time, the ranks find their keys (rank_differences.h).
 //                     [reduction; after a failure also all-gather; for a checkpoint's plan a reduction; maybe a gather]
-// 3. Plan, unless all ranks voted for one plan. The coordinator gets the local plans, assigns the items to ranks
-//    (plan/global_save_plan.h) and lays out the files, which determines `.metadata`. Each rank gets its assignment.
-//    The claim of a model follows from its plan, and takes place here.                               [gather, scatter]
-// 4. Write. Every rank writes its files, renames the files to their final names, and reports sizes and checksums.
-//                                                                                                             [gather]
+// 3. Plan, unless all ranks voted for one plan: each rank gets its assignment of items (plan_exchange.cc). The plan of
+// a
+//    model is made by the coordinator alone; the claim follows from the plan, and takes place here.
+//                                                                                 [gather, scatter, maybe once more]
+// 4. Write. The coordinator renders `.metadata`. Every rank writes its files, renames the files to their final names,
+// and
+//    reports sizes and checksums.                                                                             [gather]
 // 5. Commit. The coordinator commits by one rename (commit/save_transaction.cc). All ranks get the outcome, and the
 //    metadata if it is small.                                                                              [broadcast]
 //
@@ -35,7 +37,6 @@
 #include "coordination/ranks.h"
 #include "core/attempt.h"
 #include "format/dcp/metadata_decoder.h"
-#include "format/dcp/metadata_template.h"
 #include "format/manifest/outcome.h"
 #include "save/claim_options.h"
 #include "save/device_payloads.h"
@@ -43,6 +44,7 @@
 #include "save/model_claim.h"
 #include "save/model_layout.h"
 #include "save/plan_confirmation.h"
+#include "save/plan_exchange.h"
 #include "save/plan_terms.h"
 #include "save/process_plans.h"
 #include "save/rank_writer.h"
@@ -81,40 +83,23 @@ class Coordinator {
     return worker_.claim(commit::next_save_identity(), checkpointer::claim_options_of(options_, names_taken));
   }
 
-  // Step 3: an assignment for each rank, encoded. `ticket` is that of the claim; none for a model.
-  Result<std::vector<std::string>> assign(std::vector<std::string> messages,
-                                          const std::optional<commit::SaveTicket>& ticket) {
+  // Step 3, of a model: an assignment for each rank, encoded.
+  Result<std::vector<std::string>> assign_model(std::vector<std::string> messages) {
     CAIRN_TRY_ASSIGN(const std::vector<std::string> contents, checkpointer::take_all_contents(messages));
-    std::vector<manifest::RecordedPlan::Rank> ranks = checkpointer::recorded_ranks(messages, options_);
     CAIRN_TRY_ASSIGN(save_plan::PlannedSave planned,
                      save_plan::plan_together(std::move(messages), options_.dedup_to_lowest_rank));
     CAIRN_TRY_ASSIGN(checkpointer::PlannedComparison compared,
                      checkpointer::compare_planned(planned.local.plans(), contents));
     differences_ = std::move(compared.warning);
-    CAIRN_TRY_ASSIGN(layout_, ticket ? lay_out_checkpoint(std::move(planned), *ticket) : lay_out_model(planned));
-    if (ticket) {
-      CAIRN_TRY_ASSIGN(dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(layout_.catalog));
-      for (std::size_t rank = 0; rank < ranks.size(); ++rank) ranks[rank].file_count = layout_.file_counts[rank];
-      commit_plan_ = std::make_shared<const commit::CommitPlan>(std::move(metadata), std::move(ranks));
-    }
-    const std::uint64_t plan_id = checkpointer::new_plan_id();
-    std::vector<std::string> assignments;
-    for (SaveAssignment& assignment : layout_.assignments) {
-      if (!compared.watched.empty()) assignment.watched = std::move(compared.watched[assignments.size()]);
-      assignment.plan_id = plan_id;
-      assignments.push_back(checkpointer::encode_assignment(assignment));
-      assignment = SaveAssignment();
-    }
-    return assignments;
+    CAIRN_TRY_ASSIGN(SaveLayout layout, lay_out_model(planned));
+    catalog_ = std::move(layout.catalog);
+    file_counts_ = std::move(layout.file_counts);
+    return checkpointer::encode_assignments(layout.assignments, std::move(compared));
   }
-  // Null for a model.
-  const std::shared_ptr<const commit::CommitPlan>& commit_plan() const { return commit_plan_; }
-
-  // Before this rank writes: renders the metadata of the checkpoint.
-  Result<void> prepare(const commit::CommitPlan& commit_plan, const commit::SaveTicket& ticket,
-                       const commit::RankPlace& place) {
+  // Of a checkpoint, before a rank can publish a file: the names of all files.
+  Result<void> expect(const commit::CommitPlan& commit_plan, const commit::SaveTicket& ticket,
+                      const commit::RankPlace& place) {
     request_ = commit_plan.commit_request(ticket, place, options_.checkpoint_id);
-    CAIRN_TRY_ASSIGN(pickle_, request_.render());
     std::vector<std::string> names;
     for (const std::vector<std::string>& of_rank : request_.files) {
       names.insert(names.end(), of_rank.begin(), of_rank.end());
@@ -125,13 +110,19 @@ class Coordinator {
     });
   }
 
+  // Before this rank writes: renders the metadata of the checkpoint. The remaining ranks write already.
+  Result<void> render() {
+    CAIRN_TRY_ASSIGN(pickle_, request_.render());
+    return {};
+  }
+
   // Step 5: the outcome for all ranks, encoded.
   Result<std::string> commit(const std::vector<std::string>& messages) {
     manifest::CommitRecord record;
     record.plan = request_.plan;
     for (std::size_t rank = 0; rank < messages.size(); ++rank) {
       CAIRN_TRY_ASSIGN(const std::vector<WrittenFile> files, checkpointer::decode_written(messages[rank]));
-      if (files.size() != (options_.safetensors ? layout_.file_counts[rank] : request_.files[rank].size())) {
+      if (files.size() != (options_.safetensors ? file_counts_[rank] : request_.files[rank].size())) {
         return Error(ErrorCode::kInternal, "a rank wrote a number of files that differs from its assignment")
             .rank(static_cast<std::int64_t>(rank));
       }
@@ -142,7 +133,7 @@ class Coordinator {
     if (options_.before_commit) CAIRN_TRY(options_.before_commit());
     CAIRN_TRY_ASSIGN(commit::CommitReport report,
                      options_.safetensors
-                         ? worker_.commit_model(checkpointer::content_of(layout_.catalog), options_.durability)
+                         ? worker_.commit_model(checkpointer::content_of(catalog_), options_.durability)
                          : worker_.commit(pickle_, std::move(record), options_.durability));
     const bool is_sent = pickle_.size() <= checkpointer::kSentPickleBytesMax;
     return checkpointer::encode_committed({is_sent ? pickle_ : std::string(), std::move(report.warnings)});
@@ -150,17 +141,12 @@ class Coordinator {
 
   std::uint64_t metadata_bytes() const { return pickle_.size(); }
   bool may_have_committed() const { return worker_.may_have_committed(); }
-  // The warning about values that differ between the ranks of a new plan.
+  // The warning about values of a model that differ between the ranks.
   std::optional<std::string> take_differences() { return std::exchange(differences_, std::nullopt); }
-  // Of a save that this rank has planned.
-  Catalog take_catalog() { return std::move(layout_.catalog); }
+  // Of a model.
+  Catalog take_catalog() { return std::move(catalog_); }
 
  private:
-  Result<SaveLayout> lay_out_checkpoint(save_plan::PlannedSave planned, const commit::SaveTicket& ticket) const {
-    return checkpointer::lay_out_save(std::move(planned), ticket, options_.alone_as_rank.value_or(0),
-                                      options_.checkpoint_id, options_.metadata_attributes);
-  }
-
   Result<SaveLayout> lay_out_model(save_plan::PlannedSave& planned) {
     CAIRN_TRY_ASSIGN(const commit::SaveTicket ticket, checkpointer::claim_model(worker_, planned, options_));
     CAIRN_TRY_ASSIGN(SaveLayout layout, checkpointer::lay_out_model(planned, *options_.safetensors, ticket));
@@ -174,10 +160,10 @@ class Coordinator {
 
   SaveWorker& worker_;
   const SaveOptions& options_;
-  SaveLayout layout_;
-  std::shared_ptr<const commit::CommitPlan> commit_plan_;
-  commit::CommitRequest request_;  // empty for a model
-  std::string pickle_;             // of `.metadata`; empty for a model
+  Catalog catalog_;                         // of a model
+  std::vector<std::uint32_t> file_counts_;  // of a model, by rank
+  commit::CommitRequest request_;           // empty for a model
+  std::string pickle_;                      // of `.metadata`; empty for a model
   std::optional<std::string> differences_;
 };
 
@@ -204,7 +190,7 @@ class Save {
  private:
   Result<SaveReport> take_steps(const SaveDirectory& directory, const StateDict& state) {
     CAIRN_TRY(agree(ranks_.attempt([&] { return describe(directory, state); })));  // (1)
-    if (!plan_) CAIRN_TRY(plan_anew());
+    if (!plan_) CAIRN_TRY(ticket_ ? plan_anew() : plan_model());
     Result<std::string> written = ranks_.attempt([&] { return write(); });  // (4)
     const Result<std::vector<std::string>> all = ranks_.gather(std::move(written));
     std::string decision;
@@ -238,8 +224,20 @@ class Save {
     return {};
   }
 
-  // Step 3.
+  // Step 3, of a checkpoint.
   Result<void> plan_anew() {
+    checkpointer::PlanExchange exchange(ranks_, {items_, local_plan_, options_, options_.checkpoint_id, *ticket_});
+    CAIRN_TRY(exchange.run(
+        [&](const commit::CommitPlan& commit_plan) { return coordinator_.expect(commit_plan, *ticket_, place()); }));
+    assignment_ = std::move(exchange.assignment());
+    commit_plan_ = exchange.commit_plan();
+    differences_ = exchange.take_differences();
+    planned_catalog_ = exchange.take_catalog();
+    return {};
+  }
+
+  // Step 3, of a model.
+  Result<void> plan_model() {
     const auto encode = [&]() -> Result<std::string> {
       std::string mine = local_plan_;
       save_plan::append_contents(checkpointer::contents_to_send(ranks_, items_.sources()), mine);
@@ -248,9 +246,13 @@ class Save {
     Result<std::vector<std::string>> plans = ranks_.gather(ranks_.attempt(encode));
     Result<std::vector<std::string>> assignments{std::vector<std::string>()};
     if (ranks_.is_coordinator()) {
-      assignments = plans ? ranks_.attempt([&] { return assign(std::move(*plans)); }) : plans.error();
+      assignments =
+          plans ? ranks_.attempt([&] { return coordinator_.assign_model(std::move(*plans)); }) : plans.error();
     }
-    CAIRN_TRY_ASSIGN(assignment_, ranks_.scatter(std::move(assignments)));
+    CAIRN_TRY_ASSIGN(const std::string assignment, ranks_.scatter(std::move(assignments)));
+    assignment_ = ranks_.attempt([&] { return checkpointer::decode_assignment(assignment); });
+    if (!ranks_.is_coordinator()) return {};
+    differences_ = coordinator_.take_differences();
     return {};
   }
 
@@ -261,14 +263,6 @@ class Save {
       return "waiting for the coordinator's decision: the save may be committed, look at the directory";
     if (!coordinator_.may_have_committed()) return "telling the other ranks that the save has failed";
     return "telling the other ranks that the save is committed: the new checkpoint is in place";
-  }
-
-  // The names of all files are known before any rank can publish one.
-  Result<std::vector<std::string>> assign(std::vector<std::string> local_plans) {
-    CAIRN_TRY_ASSIGN(std::vector<std::string> assignments, coordinator_.assign(std::move(local_plans), ticket_));
-    differences_ = coordinator_.take_differences();
-    if (ticket_) CAIRN_TRY(coordinator_.prepare(*coordinator_.commit_plan(), *ticket_, place()));
-    return assignments;
   }
 
   Result<checkpointer::Vote> describe(const SaveDirectory& directory, const StateDict& state) {
@@ -323,14 +317,15 @@ class Save {
 
   // Step 4.
   Result<std::string> write() {
-    if (plan_ && ranks_.is_coordinator()) {
-      CAIRN_TRY(coordinator_.prepare(*plan_->layout->commit_plan, *ticket_, place()));
+    if (ranks_.is_coordinator() && ticket_) {
+      if (plan_) CAIRN_TRY(coordinator_.expect(*plan_->layout->commit_plan, *ticket_, place()));
+      CAIRN_TRY(coordinator_.render());
     }
     SaveAssignment assignment;
     if (plan_) {
       assignment = {*ticket_, plan_->id, plan_->save_file_count(), false, plan_->items, {}, {}};
     } else {
-      CAIRN_TRY_ASSIGN(assignment, checkpointer::decode_assignment(assignment_));
+      CAIRN_TRY_ASSIGN(assignment, std::move(assignment_));
     }
     save_id_ = assignment.ticket.identity.save_id;
     CAIRN_TRY_ASSIGN(const std::vector<ItemSource> sources, items_.take(assignment.items));
@@ -360,7 +355,7 @@ class Save {
     plan->items = assignment.items;
     CAIRN_TRY_ASSIGN(plan->watched, checkpointer::watch_items(items_.sources(), assignment.watched));
     CAIRN_TRY(checkpointer::lay_out_staged(sources, {save_id_, number_of_this_rank(), 0, assignment.file_count},
-                                           options_.file_per_item, coordinator_.commit_plan(), *plan));
+                                           options_.file_per_item, commit_plan_, *plan));
     checkpointer::keep_process_plan(std::move(plan));
     return {};
   }
@@ -411,7 +406,9 @@ class Save {
 
   Result<std::shared_ptr<const Catalog>> catalog_after(const checkpointer::Committed& committed) {
     auto catalog = std::make_shared<Catalog>();
-    if (ranks_.is_coordinator() && !plan_) {
+    if (planned_catalog_) {
+      *catalog = std::move(*planned_catalog_);
+    } else if (ranks_.is_coordinator() && options_.safetensors) {
       *catalog = coordinator_.take_catalog();
     } else if (committed.pickle.empty()) {
       return std::shared_ptr<const Catalog>();
@@ -431,7 +428,10 @@ class Save {
   std::string local_plan_;
   std::shared_ptr<const checkpointer::StagedPlan> plan_;  // the earlier plan that all ranks have voted for
   std::optional<commit::SaveTicket> ticket_;              // none for a model
-  std::string assignment_;                                // of a new plan
+  // Of a new plan: this rank's, and the coordinator's. The coordinator has no catalog if it has not laid out all files.
+  Result<SaveAssignment> assignment_ = Error(ErrorCode::kInternal, "the save has no plan");
+  std::shared_ptr<const commit::CommitPlan> commit_plan_;
+  std::optional<Catalog> planned_catalog_;
   std::optional<std::string> differences_;  // the coordinator's warning about values that differ between the ranks
   SaveWorker worker_;                       // after items_: the worker may read the items until it is destroyed
   Coordinator coordinator_;

@@ -1,9 +1,8 @@
 #include "save/save_messages.h"
 
-#include <memory>
 #include <utility>
 
-#include "format/manifest/index_coding.h"
+#include "format/manifest/varint.h"
 
 namespace cairn::checkpointer {
 namespace {
@@ -11,21 +10,6 @@ namespace {
 using manifest::append_text;
 using manifest::append_varint;
 using manifest::CodedReader;
-
-Result<AssignedItem> read_assigned(CodedReader& reader) {
-  AssignedItem item;
-  CAIRN_TRY_ASSIGN(const std::uint64_t index, reader.varint());
-  if (index > UINT32_MAX) return reader.damaged("an item beyond 2^32");
-  item.index = static_cast<std::uint32_t>(index);
-  CAIRN_TRY_ASSIGN(const std::uint64_t coded, reader.varint());  // 0: whole, else dimensions + 1
-  if (coded == 0) return item;
-  if (coded > kDimensionsMax + 1) return reader.damaged("too many dimensions");
-  CAIRN_TRY_ASSIGN(Extents offsets, manifest::read_extents(reader, coded - 1));
-  CAIRN_TRY_ASSIGN(Extents sizes, manifest::read_extents(reader, coded - 1));
-  CAIRN_TRY_ASSIGN(Box part, Box::make(std::move(offsets), std::move(sizes)));
-  item.part = std::make_shared<const Box>(std::move(part));
-  return item;
-}
 
 Result<std::vector<save_plan::CommonItem>> read_watched(CodedReader& reader) {
   CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
@@ -49,15 +33,8 @@ std::string encode_assignment(const SaveAssignment& assignment) {
   std::string message = commit::encode_ticket(assignment.ticket);
   append_varint(message, assignment.plan_id);
   append_varint(message, assignment.file_count);
-  append_varint(message, assignment.has_all_items ? 1 : 0);
-  append_varint(message, assignment.items.size());
-  for (const AssignedItem& item : assignment.items) {
-    append_varint(message, item.index);
-    append_varint(message, item.part ? item.part->dimensions() + 1 : 0);
-    if (!item.part) continue;
-    manifest::append_extents(message, item.part->offsets());
-    manifest::append_extents(message, item.part->sizes());
-  }
+  append_varint(message, assignment.adds_own_items ? 1 : 0);
+  save_plan::append_assigned_items(message, assignment.items);
   append_varint(message, assignment.files.size());
   for (const AssignedFile& file : assignment.files) {
     append_text(message, file.name);
@@ -80,16 +57,11 @@ Result<SaveAssignment> decode_assignment(std::string_view message) {
   CAIRN_TRY_ASSIGN(const std::uint64_t file_count, reader.varint());
   if (file_count > UINT32_MAX) return reader.damaged("more files than 2^32");
   assignment.file_count = static_cast<std::uint32_t>(file_count);
-  CAIRN_TRY_ASSIGN(const std::uint64_t has_all_items, reader.varint());
-  if (has_all_items > 1) return reader.damaged("neither all items nor a list");
-  assignment.has_all_items = has_all_items == 1;
-  CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
-  if (assignment.has_all_items && count != 0) return reader.damaged("a list of items beside all items");
-  assignment.items.reserve(count);
-  for (std::uint64_t i = 0; i < count; ++i) {
-    CAIRN_TRY_ASSIGN(AssignedItem item, read_assigned(reader));
-    assignment.items.push_back(std::move(item));
-  }
+  CAIRN_TRY_ASSIGN(const std::uint64_t adds_own_items, reader.varint());
+  if (adds_own_items > 1) return reader.damaged("neither a whole list nor a list of common items");
+  assignment.adds_own_items = adds_own_items == 1;
+  CAIRN_TRY_ASSIGN(assignment.items, save_plan::read_assigned_items(reader));
+  const std::uint64_t count = assignment.items.size();
   CAIRN_TRY_ASSIGN(const std::uint64_t files, reader.count());
   std::uint64_t placed = 0;
   for (std::uint64_t i = 0; i < files; ++i) {

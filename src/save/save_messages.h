@@ -31,7 +31,8 @@ struct SaveAssignment {
   commit::SaveTicket ticket;
   std::uint64_t plan_id = 0;     // the plan's, by which the ranks agree on it at later saves (vote.h)
   std::uint32_t file_count = 0;  // of the whole save
-  bool has_all_items = false;    // the rank writes all of its items, and `items` is empty
+  // The rank also writes its own items, and `items` are common items (save_plan/shared_items.h).
+  bool adds_own_items = false;
   std::vector<AssignedItem> items;
   std::vector<AssignedFile> files;             // of a model; a checkpoint's files follow from the items
   std::vector<save_plan::CommonItem> watched;  // by ascending index: the items of StagedPlan::watched

@@ -2,9 +2,15 @@
 #pragma once
 
 #include <cairn/box.h>
+#include <cairn/result.h>
 
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "format/manifest/varint.h"
 
 namespace cairn::save_plan {
 
@@ -15,5 +21,9 @@ struct AssignedItem {
   // millions of assigned items, and a Box takes a hundred bytes.
   std::shared_ptr<const Box> part;
 };
+
+// The reader fails with kCorrupt for bytes that append_assigned_items() cannot have written.
+void append_assigned_items(std::string& message, std::span<const AssignedItem> items);
+Result<std::vector<AssignedItem>> read_assigned_items(manifest::CodedReader& reader);
 
 }  // namespace cairn::save_plan

@@ -59,10 +59,10 @@ def save(
     :func:`cairn.configure_saves`.
 
     Returns DCP's Metadata, filled at the first access. If the metadata file is larger than 1 MiB, a rank that has not
-    planned this save then reads the file, and the access raises cairn.Replaced if a later save has replaced the
-    checkpoint. Rank 0 plans; saves of an unchanged state go on with the plan of the save before. Warns
-    (PickleWarning) about values that can be loaded only with ``allow_pickle=True``. Raises cairn.Error, which is a
-    CheckpointException too, with the failures by rank.
+    laid out all files of this save then reads the file, and the access raises cairn.Replaced if a later save has
+    replaced the checkpoint. A process alone lays all files out, and rank 0 does in the first save of a state of which
+    the ranks have many items in common. Warns (PickleWarning) about values that can be loaded only with
+    ``allow_pickle=True``. Raises cairn.Error, which is a CheckpointException too, with the failures by rank.
 
     A `planner` of another class than DCP's plans by its own rules, and a `storage_writer` of another class than a file
     system's stores by its own rules: torch's code drives the save.
