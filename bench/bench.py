@@ -388,7 +388,9 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS), metavar="PEER", help=", ".join(PEERS))
     parser.add_argument("--size", type=float, default=2, metavar="GIB", help="of the converted checkpoint (default: 2)")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1024, 4096, 16384], help="numbers of ranks for scale")
-    parser.add_argument("--shape", choices=("shared", "own", "common"), default="shared", help="tensors of all ranks, for scale")
+    parser.add_argument(
+        "--shape", choices=("shared", "own", "common"), default="shared", help="tensors of all ranks, for scale"
+    )
     parser.add_argument("--memory-gib", type=int, nargs="+", default=[2, 20], help="sizes for convert_memory")
     names = {"choices": ASYNC_PEERS, "default": list(ASYNC_PEERS), "metavar": "PEER", "help": ", ".join(ASYNC_PEERS)}
     parser.add_argument("--async-peers", nargs="+", **names)
