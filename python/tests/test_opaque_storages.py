@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tool
 import torch
@@ -358,3 +359,20 @@ def test_bytes_outside_all_tensors_warn(zipped: bool, tmp_path: Path) -> None:
     cairn.convert(source, tmp_path / "whole", to="dcp", keys=["w", "even"])
     report = cairn.convert(save({"t": columns.t()}, tmp_path / "t.pt", zipped), tmp_path / "t", to="dcp")
     assert report.warnings == ()
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_a_copied_array_equals_its_source_for_every_protocol(protocol: int, tmp_path: Path) -> None:
+    """Protocol 5 has an array as a bytearray, for which the copy of an earlier protocol has a call."""
+    source, target = tmp_path / "s.pt", tmp_path / "t.pt"
+    state: dict[str, Any] = {
+        "v": [Path, np.arange(6.0).reshape(2, 3), np.asfortranarray(np.arange(6).reshape(2, 3)), np.zeros(0)]
+    }
+    torch.save(state, source, pickle_protocol=protocol)
+    cairn.convert(source, target, to="torch", allow_pickle=True)
+    assert not cairn.diff(source, target)
+    found = torch.load(target, weights_only=False)["v"]
+    assert all(np.array_equal(a, b) for a, b in zip(found[1:], state["v"][1:], strict=True))
+    state["v"][1][1, 2] = -5.0
+    torch.save(state, source, pickle_protocol=protocol)
+    assert [difference.key for difference in cairn.diff(source, target).differences] == ["v"]
