@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tool
 import torch
+import torch.distributed.checkpoint as dcp
 
 import cairn
 
@@ -376,3 +377,37 @@ def test_a_copied_array_equals_its_source_for_every_protocol(protocol: int, tmp_
     state["v"][1][1, 2] = -5.0
     torch.save(state, source, pickle_protocol=protocol)
     assert [difference.key for difference in cairn.diff(source, target).differences] == ["v"]
+
+
+def quantised_pair(values: list[float], scale: float = 0.5, zero: int = 0) -> dict[str, torch.Tensor]:
+    scales, zeros = torch.full((2,), scale), torch.full((2,), zero)
+    tensor = torch.tensor(values).reshape(2, -1)
+    return {
+        "tensor": torch.quantize_per_tensor(tensor, scale, zero, torch.qint8),
+        "channel": torch.quantize_per_channel(tensor, scales, zeros, 0, torch.qint8),
+    }
+
+
+def test_one_tensor_that_only_torch_reads_is_equal_in_the_files_of_all_writers(tmp_path: Path) -> None:
+    """Each writer numbers the parts of a pickle, and names its records, in its own way."""
+    state = quantised_pair([1.0, 2.0, 3.0, -4.0])
+    dcp.save(state, checkpoint_id=tmp_path / "stock", no_dist=True)
+    cairn.save(state, checkpoint_id=tmp_path / "cairn", no_dist=True)
+    torch.save(state, tmp_path / "file.pt")
+    cairn.convert(tmp_path / "file.pt", tmp_path / "copy", to="dcp")
+    cairn.convert(tmp_path / "stock", tmp_path / "copy.pt", to="torch", allow_pickle=True)
+    names = ["stock", "cairn", "file.pt", "copy", "copy.pt"]
+    assert not [(a, b) for a in names for b in names if cairn.diff(tmp_path / a, tmp_path / b)]
+    others: list[dict[str, Any]] = [
+        {"values": [1.0, 2.0, 3.0, -4.5]},
+        {"values": [2.0, 4.0, 6.0, -8.0], "scale": 1.0},
+        {"values": [0.5, 1.5, 2.5, -4.5], "zero": 1},
+    ]
+    for i, options in enumerate(others):
+        other = quantised_pair(**options)
+        torch.save(other, tmp_path / f"other{i}.pt")
+        dcp.save(other, checkpoint_id=tmp_path / f"other{i}", no_dist=True)
+        for name in names:
+            for changed in (f"other{i}.pt", f"other{i}"):
+                found = cairn.diff(tmp_path / name, tmp_path / changed)
+                assert sorted(difference.key for difference in found.differences) == sorted(state)
