@@ -195,6 +195,7 @@ class Checkpoint {
   // than their answer needs. If this part of the compact catalog is damaged, the whole metadata takes its place, and
   // damage() says so.
   //
+  CheckpointFormat format() const noexcept;
   // Whether items went through stream transforms (Catalog::transforms), and whether a key has one of these names.
   bool has_transforms() const noexcept;
   Result<bool> holds_any(std::span<const std::string> fqns) const;

@@ -251,6 +251,7 @@ void bind_checkpoint(nb::module_& module) {
                      const std::optional<std::string> damage = self.damage();
                      return damage ? to_str(*damage) : nb::object(nb::none());
                    })
+      .def_prop_ro("format", [](const Checkpoint& self) { return to_str(std::string(name_of(self.format()))); })
       .def_prop_ro("has_transforms", &Checkpoint::has_transforms)
       .def("holds_any", &holds_any)
       .def("__len__", &Checkpoint::key_count)

@@ -7,7 +7,6 @@
 4. The tree becomes dicts and lists.
 """
 
-import contextlib
 import math
 import os
 import warnings
@@ -19,17 +18,14 @@ from cairn import _engine, arrays
 from cairn._directory.location import existing_directory
 from cairn._directory.opening import open_to_inspect, warn_of_damage
 from cairn._directory.restarts import restarting
+from cairn._directory.size_limit import SizeLimit
 from cairn._settings.links import links_followed
 from cairn.checkpoint import Verify, check_verify, decoded
-from cairn.errors import Corrupt, Error, InvalidArgument, MissingKey, UnsafeContent, Unsupported
+from cairn.errors import Error, InvalidArgument, MissingKey, UnsafeContent, Unsupported
 
 if TYPE_CHECKING:
     from cairn._state.saved_tree import Branch
 
-# Hostile keys may name few bytes very often: all tensors together may have so many times the bytes of the files, or so
-# many bytes.
-_TIMES_MAX = 64
-_BYTES_FREE = 64 << 20
 _QUANTISED = frozenset({"quint8", "qint8", "qint32", "quint4x2", "quint2x4"})
 
 
@@ -102,7 +98,7 @@ class _Source:
         self._options = options
         self._checkpoint = open_to_inspect(place)
         self._catalog = _engine.catalog_of(self._checkpoint)
-        self._bytes_left = max(_BYTES_FREE, _TIMES_MAX * _bytes_of_files(place, self._catalog.files))
+        self._limit = SizeLimit(self._checkpoint, place)
         warn_of_damage(self._checkpoint)
 
     def read(self, patterns: list[str]) -> dict[str, Any]:
@@ -146,17 +142,7 @@ class _Source:
         if name in _QUANTISED and self._form == "torch":
             state.add_serialized_tensor((key,), b"", code, shape, requires_grad)
             return lambda: _opaque_tensor(key, shape, state.payload(index))
-        # before memory is taken for bytes that can't exist
-        if math.prod(shape) > sum(length for *_, length in chunks):
-            raise Corrupt(f"the chunks of '{key}' hold less than its shape {shape}", key=key)
-        self._bytes_left -= math.prod(shape) * _engine.DTYPE_ITEM_BYTES[code]
-        if self._bytes_left < 0:
-            raise UnsafeContent(
-                f"the tensors of the checkpoint in '{self._place}' name the bytes of its files very often; read single "
-                "keys by cairn.open()",
-                key=key,
-                expected=f"at most {_TIMES_MAX} times the bytes of the files",
-            )
+        self._limit.add(key, shape, _engine.DTYPE_ITEM_BYTES[code], sum(length for *_, length in chunks))
         try:
             array, address = arrays.empty(name, shape, self._form)
         except Error as error:
@@ -164,14 +150,6 @@ class _Source:
         strides = [math.prod(shape[dimension + 1 :]) for dimension in range(len(shape))]
         state.add_tensor((key,), address, code, shape, strides, False)
         return lambda: array
-
-
-def _bytes_of_files(place: str, files: list[str]) -> int:
-    total = 0
-    for path in [Path(place)] if Path(place).is_file() else [Path(place, file) for file in files]:
-        with contextlib.suppress(OSError):  # the read names the missing file
-            total += path.stat().st_size
-    return total
 
 
 def _opaque_tensor(key: str, shape: tuple[int, ...], payload: bytes) -> Any:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, TypeA
 from cairn import _engine, arrays
 from cairn._directory.location import existing_directory
 from cairn._directory.opening import naming_latest, open_to_inspect, warn_of_damage
+from cairn._directory.size_limit import SizeLimit
 from cairn._mirror import modules
 from cairn._settings import save_deadlines
 from cairn._settings.links import links_followed
-from cairn.errors import Corrupt, Error, InvalidArgument, MissingKey
+from cairn.errors import Error, InvalidArgument, MissingKey
 
 Verify: TypeAlias = Literal["needed", "full", "none"]
 _NEAREST_KEYS_MAX = 3  # in the error about a missing key
@@ -243,9 +244,10 @@ class Checkpoint(Mapping[str, Any]):
 
     def _read_tensor(self, info: TensorInfo, index: "Index", verify: str) -> Any:
         offsets, sizes, kept = _box_of(info, index)
-        # before memory is taken for bytes that can't exist
-        if math.prod(sizes) > sum(chunk.length for chunk in info.chunks):
-            raise Corrupt(f"the chunks of '{info.key}' hold less than its shape {info.shape}", key=info.key)
+        held = sum(chunk.length for chunk in info.chunks)
+        item_bytes = _engine.DTYPE_ITEM_BYTES[_engine.DTYPE_NAMES.index(info.dtype)]
+        if math.prod(sizes) * item_bytes > held:
+            SizeLimit(self._native, self.directory).add(info.key, sizes, item_bytes, held)
         try:
             array, address = arrays.empty(info.dtype, sizes, self._form)
         except Error as error:

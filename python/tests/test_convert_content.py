@@ -285,3 +285,20 @@ def test_a_damaged_value_of_a_stock_checkpoint_is_not_copied(tmp_path: Path) -> 
         assert not (tmp_path / "copy" / ".metadata").exists()
     file.write_bytes(whole)
     cairn.convert(source, tmp_path / "copy", to="dcp")
+
+
+def test_a_list_that_lacks_a_part_gives_a_warning(tmp_path: Path) -> None:
+    """DCP has no empty dicts: the parts behind keep their positions, and the place has None."""
+    state = {"l": [{}, 1, torch.ones(2)], "n": {"m": [[torch.ones(1), 2], 3]}, "whole": [torch.ones(1), 4]}
+    dcp.save(state, checkpoint_id=tmp_path / "a", no_dist=True)
+    report = cairn.convert(tmp_path / "a", tmp_path / "a.pt", to="torch", exclude=["n.m.0.0"])
+    found = torch.load(tmp_path / "a.pt")
+    assert found["l"][:2] == [None, 1]
+    assert found["n"]["m"] == [[None, 2], 3]
+    [warning] = report.warnings
+    assert warning.endswith("that the target lacks: 'l', 'n.m.0'")
+    torch.save(state, tmp_path / "b.pt")
+    assert cairn.convert(tmp_path / "b.pt", tmp_path / "out.pt", to="torch").warnings == ()
+    assert cairn.convert(tmp_path / "b.pt", tmp_path / "b", to="dcp").warnings == ()
+    assert cairn.convert(tmp_path / "b", tmp_path / "again.pt", to="torch").warnings == ()
+    assert torch.load(tmp_path / "again.pt")["l"][0] == {}

@@ -340,6 +340,24 @@ def test_the_bytes_of_a_stock_value_are_copied_between_dcp_checkpoints(tmp_path:
     assert not cairn.diff(tmp_path / "a", tmp_path / "b")
 
 
+@pytest.mark.parametrize("form", ["numpy", "torch"])
+def test_expanded_tensors_are_read_within_a_bound(form: Any, tmp_path: Path) -> None:
+    """A record of a few bytes may hold a tensor of many elements, which is no damage."""
+    state = {"row": torch.arange(2.0).expand(50, 2), "mask": torch.ones(1, dtype=torch.bool).expand(100, 100)}
+    torch.save(state, tmp_path / "small.pt")
+    opened, whole = (call(tmp_path / "small.pt", tensors=form) for call in (cairn.open, cairn.read))
+    for found in (opened, whole):
+        for key, tensor in state.items():
+            assert torch.equal(torch.as_tensor(found[key]), tensor)
+    torch.save({"w": torch.zeros(1).expand(1 << 40), "v": (1, 2)}, tmp_path / "bomb.pt")
+    bomb = cairn.open(tmp_path / "bomb.pt", tensors=form)
+    with pytest.raises(cairn.UnsafeContent, match="very often"):
+        bomb["w"]
+    assert bomb.read("w", slice(0, 3)).shape == (3,)
+    with pytest.raises(cairn.UnsafeContent, match="very often"):
+        cairn.read(tmp_path / "bomb.pt", tensors="numpy")
+
+
 def test_expanded_tensors_are_compared_and_shown_within_a_bound(tmp_path: Path) -> None:
     torch.save({"mask": torch.zeros(1).expand(1000, 1000)}, tmp_path / "small.pt")
     assert not cairn.diff(tmp_path / "small.pt", tmp_path / "small.pt")

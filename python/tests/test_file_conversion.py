@@ -149,18 +149,24 @@ def test_hostile_metadata_runs_no_code(checkpoint: Path, tmp_path: Path) -> None
 def test_before_torch_2_6_the_rules_of_weights_only_are_not_relied_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Cairn reads plain content by its own decoder, and leaves a quantised tensor to torch.
+    # Cairn reads plain content by its own decoder, and copies a quantised tensor without reading the tensor. Cairn
+    # leaves a sparse tensor inside a value to torch.
     opaque = {"q": torch.quantize_per_tensor(torch.ones(4), 0.5, 0, torch.quint8)}
-    torch.save({**state(), **opaque}, tmp_path / "file.pt")
+    sparse = {"v": (torch.eye(2).to_sparse(), 1)}
+    torch.save({**state(), **opaque, **sparse}, tmp_path / "file.pt")
+    torch.save({**state(), **opaque}, tmp_path / "copied.pt")
     monkeypatch.setattr(torch, "__version__", "2.5.1+cu124")
     with pytest.raises(cairn.UnsafeContent, match="CVE-2025-32434"):
         format_utils.torch_save_to_dcp(tmp_path / "file.pt", tmp_path / "split")
     format_utils.torch_save_to_dcp(tmp_path / "file.pt", tmp_path / "split", allow_pickle=True)
+    format_utils.torch_save_to_dcp(tmp_path / "copied.pt", tmp_path / "copied")
     cairn.save(opaque, checkpoint_id=tmp_path / "opaque")
-    with pytest.raises(cairn.UnsafeContent, match="CVE-2025-32434"):
-        cairn.load(opaque, checkpoint_id=tmp_path / "opaque")
+    for saved in ("opaque", "copied"):
+        with pytest.raises(cairn.UnsafeContent, match="CVE-2025-32434"):
+            cairn.load(opaque, checkpoint_id=tmp_path / saved)
     monkeypatch.setattr(torch, "__version__", "2.6.0")
-    cairn.load(opaque, checkpoint_id=tmp_path / "opaque")
+    for saved in ("opaque", "copied"):
+        cairn.load(opaque, checkpoint_id=tmp_path / saved)
 
 
 def broadcast(file: Path, allow_pickle: bool, size: int = 3) -> list[float]:

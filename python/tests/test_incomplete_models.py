@@ -259,3 +259,20 @@ def test_a_suffix_in_capitals_means_a_file(tmp_path: Path) -> None:
         cairn.convert(tmp_path / "a.pt", tmp_path / "Y.Safetensors", to="torch")
     assert run("convert", tmp_path / "a.pt", tmp_path / "Z.SafeTensors").returncode == OK
     assert (tmp_path / "Z.SafeTensors").is_file()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_an_index_that_names_a_part_of_the_numbered_files_gives_a_warning(is_there: bool, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    save_file({"a": A}, model / "model-00001-of-00002.safetensors")
+    if is_there:
+        save_file({"b": B}, model / "model-00002-of-00002.safetensors")
+    write_index(model, {"a": "model-00001-of-00002.safetensors"})
+    assert list(cairn.open(model)) == ["a"]  # the index decides
+    for report in (cairn.verify(model), cairn.convert(model, tmp_path / "target", to="dcp")):
+        assert any("'model-00002-of-00002.safetensors'" in warning for warning in report.warnings)
+    assert b"model-00002-of-00002" in run("verify", model).stdout
+    write_index(model, {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"})
+    if is_there:
+        assert cairn.verify(model).warnings == ()

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tool
 import torch
+import torch.distributed.checkpoint as dcp
 
 import cairn
 
@@ -358,3 +360,54 @@ def test_bytes_outside_all_tensors_warn(zipped: bool, tmp_path: Path) -> None:
     cairn.convert(source, tmp_path / "whole", to="dcp", keys=["w", "even"])
     report = cairn.convert(save({"t": columns.t()}, tmp_path / "t.pt", zipped), tmp_path / "t", to="dcp")
     assert report.warnings == ()
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_a_copied_array_equals_its_source_for_every_protocol(protocol: int, tmp_path: Path) -> None:
+    """Protocol 5 has an array as a bytearray, for which the copy of an earlier protocol has a call."""
+    source, target = tmp_path / "s.pt", tmp_path / "t.pt"
+    state: dict[str, Any] = {
+        "v": [Path, np.arange(6.0).reshape(2, 3), np.asfortranarray(np.arange(6).reshape(2, 3)), np.zeros(0)]
+    }
+    torch.save(state, source, pickle_protocol=protocol)
+    cairn.convert(source, target, to="torch", allow_pickle=True)
+    assert not cairn.diff(source, target)
+    found = torch.load(target, weights_only=False)["v"]
+    assert all(np.array_equal(a, b) for a, b in zip(found[1:], state["v"][1:], strict=True))
+    state["v"][1][1, 2] = -5.0
+    torch.save(state, source, pickle_protocol=protocol)
+    assert [difference.key for difference in cairn.diff(source, target).differences] == ["v"]
+
+
+def quantised_pair(values: list[float], scale: float = 0.5, zero: int = 0) -> dict[str, torch.Tensor]:
+    scales, zeros = torch.full((2,), scale), torch.full((2,), zero)
+    tensor = torch.tensor(values).reshape(2, -1)
+    return {
+        "tensor": torch.quantize_per_tensor(tensor, scale, zero, torch.qint8),
+        "channel": torch.quantize_per_channel(tensor, scales, zeros, 0, torch.qint8),
+    }
+
+
+def test_one_tensor_that_only_torch_reads_is_equal_in_the_files_of_all_writers(tmp_path: Path) -> None:
+    """Each writer numbers the parts of a pickle, and names its records, in its own way."""
+    state = quantised_pair([1.0, 2.0, 3.0, -4.0])
+    dcp.save(state, checkpoint_id=tmp_path / "stock", no_dist=True)
+    cairn.save(state, checkpoint_id=tmp_path / "cairn", no_dist=True)
+    torch.save(state, tmp_path / "file.pt")
+    cairn.convert(tmp_path / "file.pt", tmp_path / "copy", to="dcp")
+    cairn.convert(tmp_path / "stock", tmp_path / "copy.pt", to="torch", allow_pickle=True)
+    names = ["stock", "cairn", "file.pt", "copy", "copy.pt"]
+    assert not [(a, b) for a in names for b in names if cairn.diff(tmp_path / a, tmp_path / b)]
+    others: list[dict[str, Any]] = [
+        {"values": [1.0, 2.0, 3.0, -4.5]},
+        {"values": [2.0, 4.0, 6.0, -8.0], "scale": 1.0},
+        {"values": [0.5, 1.5, 2.5, -4.5], "zero": 1},
+    ]
+    for i, options in enumerate(others):
+        other = quantised_pair(**options)
+        torch.save(other, tmp_path / f"other{i}.pt")
+        dcp.save(other, checkpoint_id=tmp_path / f"other{i}", no_dist=True)
+        for name in names:
+            for changed in (f"other{i}.pt", f"other{i}"):
+                found = cairn.diff(tmp_path / name, tmp_path / changed)
+                assert sorted(difference.key for difference in found.differences) == sorted(state)

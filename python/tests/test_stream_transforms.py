@@ -275,3 +275,12 @@ def test_ranks_load_together(tmp_path: Path) -> None:
     save(tmp_path, sample())
     with gang(2) as ranks:
         ranks.run(load_on_two_ranks, tmp_path)
+
+
+def test_a_compressed_item_is_no_damage(tmp_path: Path) -> None:
+    """The bytes of a compressed tensor are fewer than its elements."""
+    state = {"zeros": torch.zeros(100, 1000)}
+    dcp.save(state, storage_writer=dcp.FileSystemWriter(tmp_path, _extensions=[ZStandard()]), no_dist=True)
+    for read in (lambda: cairn.open(tmp_path)["zeros"], lambda: cairn.read(tmp_path)):
+        with pytest.raises(cairn.Unsupported, match="stream transform"):
+            read()

@@ -150,7 +150,7 @@ std::optional<std::uint32_t> file_count_in(std::string_view name) {
   return numbered ? std::optional(numbered->count) : std::nullopt;
 }
 
-Result<void> check_numbers(const std::vector<std::string>& names) {
+std::optional<LackingNumber> lacking_number(const std::vector<std::string>& names) {
   struct Group {
     NumberedName first;
     std::string_view name;
@@ -172,15 +172,15 @@ Result<void> check_numbers(const std::vector<std::string>& names) {
     if (missing - first >= group.first.count) continue;
     std::string digits = std::to_string(missing);
     digits.insert(0, group.first.digits.size() - std::min(group.first.digits.size(), digits.size()), '0');
-    return Error(ErrorCode::kCorrupt,
-                 "the directory lacks files of the model: by their names there are more. Fetch the missing files, or "
-                 "open one of the files alone")
-        .file(std::string(group.first.before) + digits + "-of-" + std::string(group.first.count_digits) +
-              std::string(group.first.after))
-        .expected(std::to_string(group.first.count) + " files, as '" + std::string(group.name) + "' says")
-        .actual(std::to_string(group.numbers.size()));
+    LackingNumber lacking;
+    lacking.name.append(group.first.before).append(digits).append("-of-").append(group.first.count_digits);
+    lacking.name.append(group.first.after);
+    lacking.known = group.name;
+    lacking.count = group.first.count;
+    lacking.found = group.numbers.size();
+    return lacking;
   }
-  return {};
+  return std::nullopt;
 }
 
 }  // namespace cairn::checkpointer::model_directory

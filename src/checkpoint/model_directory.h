@@ -38,7 +38,15 @@ bool is_index_name(std::string_view name);
 
 // The number of the model's files in the name of one of them: 2 for "model-00001-of-00002.safetensors".
 std::optional<std::uint32_t> file_count_in(std::string_view name);
-// kCorrupt if the names have numbers, and a number is missing among the files with one count.
-Result<void> check_numbers(const std::vector<std::string>& names);
+
+// A number that is missing among the files with one count.
+struct LackingNumber {
+  std::string name;   // of the missing file
+  std::string known;  // the name of a file that is there
+  std::uint32_t count = 0;
+  std::size_t found = 0;  // how many of the numbers there are
+};
+// Nullopt if the names have no numbers, and if no number is missing.
+std::optional<LackingNumber> lacking_number(const std::vector<std::string>& names);
 
 }  // namespace cairn::checkpointer::model_directory

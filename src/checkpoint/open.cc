@@ -116,6 +116,9 @@ Checkpoint::~Checkpoint() = default;
 
 const Catalog& Checkpoint::catalog() const { return *impl_->whole_catalog().value(); }
 
+// Only DCP checkpoints have a compact catalog, and the format of an empty catalog is that of DCP.
+CheckpointFormat Checkpoint::format() const noexcept { return impl_->catalog.format; }
+
 // A compact catalog has no transformed items.
 bool Checkpoint::has_transforms() const noexcept { return !impl_->catalog.transforms.empty(); }
 

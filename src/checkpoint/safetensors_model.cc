@@ -282,7 +282,14 @@ Result<std::vector<OpenedFile>> one_set(std::vector<OpenedFile> files) {
     std::vector<std::string> names;
     names.reserve(files.size());
     for (const OpenedFile& file : files) names.push_back(file.name);
-    CAIRN_TRY(model_directory::check_numbers(names));
+    if (const auto lacking = model_directory::lacking_number(names)) {
+      return Error(ErrorCode::kCorrupt,
+                   "the directory lacks files of the model: by their names there are more. Fetch the missing files, or "
+                   "open one of the files alone")
+          .file(lacking->name)
+          .expected(std::to_string(lacking->count) + " files, as '" + lacking->known + "' says")
+          .actual(std::to_string(lacking->found));
+    }
     return files;
   }
   for (const OpenedFile& file : files) {
@@ -376,7 +383,16 @@ Result<std::unique_ptr<Checkpoint::Impl>> read_directory(const storage::Storage&
   CAIRN_TRY_ASSIGN(std::vector<OpenedFile> files,
                    model.index ? open_indexed(storage, model) : open_one_set(storage, model.names));
   if (model.index) CAIRN_TRY(check_save(files, *model.index));
-  return read_files(std::move(files), model.index);
+  CAIRN_TRY_ASSIGN(std::unique_ptr<Checkpoint::Impl> impl, read_files(std::move(files), model.index));
+  // The index decides, but an index that was cut or edited names only a part of the model. Cairn's index has a save.
+  if (model.index && model.index->save_id.empty()) {
+    if (const auto lacking = model_directory::lacking_number(model.names)) {
+      impl->warnings.push_back("the index '" + model.index_name + "' may name only a part of the model: '" +
+                               lacking->known + "' is by its name one of " + std::to_string(lacking->count) +
+                               " files, and the index does not name '" + lacking->name + "'");
+    }
+  }
+  return impl;
 }
 
 Result<std::unique_ptr<Checkpoint::Impl>> read_one_file(const storage::Storage& storage, const std::string& name) {

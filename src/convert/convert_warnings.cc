@@ -4,10 +4,12 @@
 #include <cairn/seeded_hash.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <set>
 #include <unordered_map>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "checkpoint/checkpoint_impl.h"
@@ -72,6 +74,24 @@ void add_shape_warnings(const ConvertPlan& plan, bool keeps_classes, bool keeps_
            report);
   add_list(std::move(keys), "the target names keys of dicts that are no text by text", report);
   add_list(std::move(empty), "the target lacks empty dicts", report);
+}
+
+// The lists of the nested state that lack a position: DCP has no empty dicts, and a selection may leave out parts.
+std::vector<std::string> lists_with_gaps(const ConvertPlan& plan) {
+  std::map<std::string, std::set<std::int64_t>> lists;
+  const auto add = [&lists](const Path& path) {
+    for (std::size_t i = 0; i < path.size(); ++i) {
+      const auto* const position = std::get_if<std::int64_t>(&path[i]);
+      if (position != nullptr) lists[name_of_place(Path(path.data(), path.data() + i))].insert(*position);
+    }
+  };
+  for (const ConvertKey& key : plan.keys) add(key.name.path);
+  for (const NestedShape::Empty& mapping : plan.shape.empty) add(mapping.place);
+  std::vector<std::string> names;
+  for (const auto& [name, positions] : lists) {
+    if (*positions.rbegin() + 1 != static_cast<std::int64_t>(positions.size())) names.push_back(name);
+  }
+  return names;
 }
 
 // Of a safetensors source.
@@ -158,6 +178,7 @@ void add_warnings(const ConvertInput& input, const ConvertOptions& options,
            report);
   const bool is_torch = options.to == CheckpointFormat::kTorchSave;
   const bool saves_keys = options.to == CheckpointFormat::kDcp && saves_shape(plan, options, report.from);
+  if (is_torch) add_list(lists_with_gaps(plan), "lists have None in the place of parts that the target lacks", report);
   if (options.to != CheckpointFormat::kSafetensors) add_shape_warnings(plan, is_torch, is_torch || saves_keys, report);
 }
 

@@ -138,11 +138,22 @@ Result<MaybeArray> read_reconstruct(const Graph& graph, Node node, ByteBudget& b
   return make_array({*dtype, std::move(*shape), graph.boolean(order)}, graph, data_node, budget);
 }
 
+// The argument of the call `bytearray(data)`, in which a pickle of an earlier protocol has the bytearray of protocol 5;
+// else `node` itself.
+Node bytes_of_bytearray(const Graph& graph, Node node) {
+  const bool is_call = graph.is(node, Kind::kCall) &&
+                       (graph.makes(node, "builtins", "bytearray") || graph.makes(node, "__builtin__", "bytearray"));
+  if (!is_call || graph.state(node).is_set() || graph.items(node).is_set()) return node;
+  const auto arguments = exactly<1>(graph, graph.arguments(node));
+  return arguments ? (*arguments)[0] : node;
+}
+
 // _frombuffer(data, dtype, shape, "C"), which protocol 5 writes.
 Result<MaybeArray> read_from_buffer(const Graph& graph, Node node, ByteBudget& budget) {
   const auto arguments = exactly<4>(graph, graph.arguments(node));
   if (!arguments || graph.state(node).is_set() || graph.items(node).is_set()) return MaybeArray();
-  const auto& [data_node, dtype_node, shape_node, order_node] = *arguments;
+  const auto& [buffer_node, dtype_node, shape_node, order_node] = *arguments;
+  const Node data_node = bytes_of_bytearray(graph, buffer_node);
   const std::optional<DType> dtype = read_dtype(graph, dtype_node);
   std::optional<Extents> shape = read_extents(graph, shape_node);
   const std::optional<std::string_view> order = graph.text_if(order_node);
