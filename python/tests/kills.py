@@ -1,7 +1,7 @@
 """SIGKILL of a forked process before a chosen call of its work: each kill hits a known place of a protocol.
 
 A library for LD_PRELOAD lists the calls by which the process changes a folder, and kills the process before the call
-with a given number. The place of a kill does not depend on the speed of the machine.
+with a given number, or sends another signal. The place does not depend on the speed of the machine.
 """
 
 import ctypes
@@ -32,6 +32,7 @@ _SHIM = """
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -42,15 +43,20 @@ _SHIM = """
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static char root[PATH_MAX];
 static int record = -1;
+static int sent;
 static long count, place;
+static volatile int goes_on;
 
-/* Counts the calls below `folder` from now on, and kills this process before call `kill_before`. 0 kills never. */
-void watch_calls(const char *folder, int record_fd, long kill_before) {
+/* Counts the calls below `folder` from now on. Sends `signal` to this process before call `number`, which then waits
+   for go_on(). 0 sends nothing. */
+void watch_calls(const char *folder, int record_fd, int signal, long number) {
   snprintf(root, sizeof root, "%s", folder);
   record = record_fd;
-  count = 0;
-  place = kill_before;
+  sent = signal;
+  place = number;
 }
+
+void go_on(void) { goes_on = 1; }
 
 /* Makes `path` relative to the folder. Returns whether the path lies in the folder. */
 static int relative(char *path) {
@@ -83,9 +89,10 @@ static void count_call(const char *call, const char *path, const char *target) {
   pthread_mutex_lock(&mutex);
   const int length =
       snprintf(line, sizeof line, target == NULL ? "%s %s\\n" : "%s %s -> %s\\n", call, path, target);
-  if (out(record, line, length) != length || ++count == place) {
-    kill(getpid(), SIGKILL);
-    for (;;) pause();
+  if (out(record, line, length) != length) abort();
+  if (++count == place) {
+    kill(getpid(), sent);
+    while (!goes_on) usleep(1000);
   }
   pthread_mutex_unlock(&mutex);
 }
@@ -192,10 +199,15 @@ class Killer:
         self._server = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()])
         theirs.close()
 
-    def run(self, work: Callable[[], object], watched: Path, kill_before: int = 0) -> Run:
-        """Runs `work`, a partial of a module's function. Kills before that call below `watched`, if it is not 0."""
+    def run(
+        self, work: Callable[[], object], watched: Path, number: int = 0, number_of_signal: int = signal.SIGKILL
+    ) -> Run:
+        """Runs `work`, a partial of a module's function. Sends the signal before that call below `watched`.
+
+        The call waits until the work calls :func:`go_on`. 0: no signal is sent.
+        """
         with tempfile.NamedTemporaryFile("r") as record:
-            self._connection.send((work, os.path.realpath(watched), record.name, kill_before))
+            self._connection.send((work, os.path.realpath(watched), record.name, number_of_signal, number))
             assert self._connection.poll(_LIMIT_SECONDS), f"the work hangs: {record.read()}"
             status: int = self._connection.recv()
             calls = record.read()
@@ -203,7 +215,7 @@ class Killer:
             calls = re.sub(pattern, name, calls)
         run = Run(calls.splitlines(), status == -signal.SIGKILL)
         assert run.is_killed or status == 0, f"the work has failed after {run.calls}"
-        assert not run.is_killed or len(run.calls) == kill_before, "killed from outside"
+        assert not run.is_killed or len(run.calls) == number, "killed from outside"
         return run
 
     def kill_before_each_call(self, work: Callable[[], object], watched: Path) -> Iterator[Run]:
@@ -233,23 +245,28 @@ def assert_each_is_hit(steps: Mapping[str, str], runs: Sequence[Run]) -> None:
         assert any(re.search(rf"(?m)^{pattern}\Z", calls) for calls in killed), f"not hit: {step}, in {runs[-1].calls}"
 
 
+def go_on() -> None:
+    """Lets the call go on before which this process has got the signal."""
+    ctypes.CDLL(None).go_on()
+
+
 def _serve(connection: Connection) -> None:
     while True:
         try:
-            work, watched, record, kill_before = connection.recv()
+            work, *place = connection.recv()
         except EOFError:
             return
         child = os.fork()
         if child == 0:
-            _work(work, watched, record, kill_before)
+            _work(work, *place)
         connection.send(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
-def _work(work: Callable[[], object], watched: str, record: str, kill_before: int) -> None:
+def _work(work: Callable[[], object], watched: str, record: str, number_of_signal: int, number: int) -> None:
     # `finally` ends the fork after an interruption too: the fork must not return into the server's loop.
     try:
         fd = os.open(record, os.O_WRONLY | os.O_APPEND)
-        ctypes.CDLL(None).watch_calls(os.fsencode(watched), ctypes.c_int(fd), ctypes.c_long(kill_before))
+        ctypes.CDLL(None).watch_calls(os.fsencode(watched), fd, number_of_signal, ctypes.c_long(number))
         work()
         os._exit(0)
     except BaseException:
