@@ -27,7 +27,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 # After an asynchronous save fails in its call, the writer withdraws the save's files. The call does not wait for the
 # withdrawal.
-_WITHDRAWAL_SECONDS = 20.0
+_WITHDRAWAL_SECONDS = 240.0
 
 
 @pytest.fixture(autouse=True)

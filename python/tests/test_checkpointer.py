@@ -11,7 +11,7 @@ import pytest
 import stock
 import torch
 import torch.distributed as dist
-from ranks import Gang
+from ranks import Gang, free_port
 from same import assert_same, blank
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
@@ -229,11 +229,9 @@ def test_after_the_barrier_the_checkpoints_of_all_ranks_are_there(two: Gang, che
 # --- barriers
 
 
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("localhost", 0))
-        return int(taken.getsockname()[1])
+@pytest.fixture(name="free_port")
+def a_free_port() -> int:
+    return free_port()
 
 
 def store_barriers(port: int, count: int = 2, **options: Any) -> list[TCPStoreBarrier]:

@@ -220,7 +220,7 @@ def test_ctrl_c_ends_the_wait_for_the_lock_of_the_directory(name: str, checkpoin
         finally:
             (checkpoint / ".cairn-lock").unlink()
             os.close(lock)
-        waiter.communicate(timeout=60)
+        waiter.communicate(timeout=240)
     while cairn.saves_in_flight(checkpoint):  # PROCESS: Ctrl-C has ended the wait for the save, not the save
         time.sleep(0.01)
     cairn.load(state, checkpoint_id=checkpoint)

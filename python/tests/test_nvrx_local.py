@@ -153,7 +153,7 @@ def save_in_the_background(folder: Path, persistent: bool, replicas: bool) -> No
     queue.close()
     for thread in threading.enumerate():
         if thread.name == "cairn-save":  # removes the older parts
-            thread.join(30)
+            thread.join(240)
     assert len(held_parts(manager.local_ckpt_dir)) == (2 if replicas else 1)
 
 
@@ -207,7 +207,7 @@ def save_twice_without_clean_up(folder: Path, replicas: bool) -> LocalCheckpoint
     assert request is not None
     queue.schedule_async_request(request)
     (call,) = queue.async_calls
-    call.end.result(30)
+    call.end.result(240)
     dist.barrier()
     queue.close(abort=True)
     return manager_in(folder, replicas)

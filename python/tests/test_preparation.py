@@ -55,7 +55,7 @@ def declare_by_install() -> None:
 
 
 def wait_for_memory(saver: AsyncSaver, least: int = SIZE) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 240
     while saver.prepared_bytes < least:
         assert time.monotonic() < until, saver.prepared_bytes
         time.sleep(0.01)
