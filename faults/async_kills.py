@@ -247,7 +247,7 @@ def _random(
 ) -> None:
     typical = _typical_seconds(Trial(folder / "measured"), AsyncSave(process=True))
     lasting = AsyncKiller(Trial(folder / "checkpoint"), tally)
-    for index in indices:
+    for index in tally.further(indices):
         chance = random.Random(f"{seed} {index}")
         how, whom = make(chance)
         first = certain(how, whom)

@@ -163,7 +163,7 @@ def _draw(chance: random.Random, number: int) -> Hang:
 def hangs(folder: Path, tally: Tally, seed: int, indices: range) -> None:
     """Stops a writer, or a trainer that stages, for longer than the deadline of its saves."""
     trial = Trial(folder / "checkpoint")
-    for index in indices:
+    for index in tally.further(indices):
         hang = _draw(random.Random(f"{seed} {index}"), index)
         tally.tried += 1
         try:

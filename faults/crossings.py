@@ -15,7 +15,7 @@ def savers(folder: Path, tally: Tally, seed: int, indices: range) -> None:
     Either one job wins, whole, and the losing job gets an error, or the saves follow each other. Both ranks of a
     job get equal outcomes.
     """
-    for index in indices:
+    for index in tally.further(indices):
         chance = random.Random(f"{seed} {index}")
         trial = Trial(folder / f"checkpoint-{index}", exists=chance.random() < 0.5)
         tally.tried += 1
@@ -63,6 +63,8 @@ def loaders(folder: Path, tally: Tally, saves: int) -> None:
         saver.start("save", trial.directory, trial.next_step())
         loader.start("load", trial.directory)
         while trial.step < last or not all(map(loader.has_news, range(RANKS))):
+            if trial.step >= last and trial.step < 10 * saves and not tally.has_met_all():
+                last = trial.step + saves
             if all(map(loader.has_news, range(RANKS))):
                 _judge_load(loader.await_all(), trial.step, tally)
                 loader.start("load", trial.directory)

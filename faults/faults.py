@@ -13,7 +13,7 @@ import random
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,8 +78,8 @@ def group_of(name: str) -> str:
     return prefix if prefix in (STOCK, ASYNC) else WAITING
 
 
-def run(name: str, fault: Callable[[Path, Tally], None], folder: Path) -> Tally:
-    tally = Tally(name)
+def run(name: str, fault: Callable[[Path, Tally], None], folder: Path, sought: Sequence[str]) -> Tally:
+    tally = Tally(name, tuple(sought))
     folder.mkdir()
     try:
         fault(folder, tally)
@@ -105,6 +105,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=20, help="of what is random (default: %(default)s; -1 draws one)")
     parser.add_argument("--first", type=int, default=0, help="the number of the first kill, to try one again")
     parser.add_argument("--count", type=int, help="how many random ones of each fault")
+    parser.add_argument(
+        "--seek",
+        type=json.loads,
+        default={},
+        metavar="JSON",
+        help="findings by fault: go on with a random fault until they are met, at most ten times as long",
+    )
     parser.add_argument("--json", type=Path, help="also write what was found to this file")
     parser.add_argument("--scratch", type=Path, help="where the checkpoints go, and stay (default: removed at the end)")
     arguments = parser.parse_args()
@@ -124,7 +131,7 @@ def main() -> int:
         scratch = arguments.scratch or Path(temporary)
         scratch.mkdir(exist_ok=True)
         for name in [name for name in known if name in wanted or group_of(name) in wanted]:
-            tallies.append(run(name, known[name], scratch / name))
+            tallies.append(run(name, known[name], scratch / name, arguments.seek.get(name, ())))
             print(tallies[-1], *tallies[-1].problems, sep="\n  ", flush=True)
     failing_sync.unload()
     if arguments.json:

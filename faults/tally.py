@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ class Tally:
     """A kind of fault: the number of tries, the findings, and the broken promises."""
 
     name: str
+    sought: tuple[str, ...] = ()  # findings that random tries must have: `further`
     tried: int = 0
     found: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)  # reported by the surviving ranks, by class
@@ -27,6 +29,20 @@ class Tally:
         """Counts a rank's error, reported `seconds` after the fault."""
         self.errors[kind] += 1
         self.slowest_error_seconds = max(self.slowest_error_seconds, seconds)
+
+    def has_met_all(self) -> bool:
+        return all(self.found[what] for what in self.sought)
+
+    def further(self, indices: range) -> Iterator[int]:
+        """Yields the numbers, and then more numbers until all that is sought was found; at most ten times as many.
+
+        Random moments depend on the speed of the machine: a given count of tries may miss a finding.
+        """
+        yield from indices
+        for number in range(indices.stop, indices.stop + 9 * len(indices)):
+            if self.has_met_all():
+                return
+            yield number
 
     def finish(self) -> None:
         self.seconds = time.monotonic() - self._started

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from kills import Killer
     from ranks import Gang
 
 
@@ -26,7 +27,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 # After an asynchronous save fails in its call, the writer withdraws the save's files. The call does not wait for the
 # withdrawal.
-_WITHDRAWAL_SECONDS = 20.0
+_WITHDRAWAL_SECONDS = 240.0
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +59,16 @@ def fresh_report(monkeypatch: pytest.MonkeyPatch) -> None:
     from cairn._telemetry.engine_use import CallCounts
 
     monkeypatch.setattr(part(CallCounts), "counts", {})
+
+
+@pytest.fixture(scope="module")
+def killer(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Killer"]:
+    """Runs work in forks, and kills them at chosen places."""
+    from kills import Killer
+
+    made = Killer(tmp_path_factory.mktemp("killer"))
+    yield made
+    made.close()
 
 
 def ranks_of(size: int) -> Iterator["Gang"]:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import preloaded
 
-# $HANG is CALL:FILE. CALL waits while FILE exists. CALL is pread (which also makes FILE.reached), pwrite or fsync of a
-# data file, renameat to a name that ends with .metadata, unlinkat of a data file, or readlink or realpath of a name
-# that ends with .link. The engine makes all of these calls through the dynamic symbols. Of the interpreter's own calls
-# only readlink is affected.
+# $HANG is CALL:FILE. CALL makes FILE.reached, and waits while FILE exists. CALL is pread, pwrite or fsync of a data
+# file, renameat to a name that ends with .metadata, unlinkat of a data file, or readlink or realpath of a name that
+# ends with .link. The engine makes all of these calls through the dynamic symbols. Of the interpreter's own calls only
+# readlink is affected.
 _SHIM = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -21,6 +21,13 @@ static const char *file_of(const char *call) {
   const char *file = getenv("HANG");
   return file == NULL || strncmp(file, call, strlen(call)) != 0 ? NULL : file + strlen(call) + 1;
 }
+static void hang(const char *file) {
+  char reached[4096];
+  if (file == NULL || access(file, F_OK) != 0) return;
+  snprintf(reached, sizeof reached, "%s.reached", file);
+  close(open(reached, O_WRONLY | O_CREAT, 0600));
+  while (access(file, F_OK) == 0) usleep(5000);
+}
 static void wait_while_hanging(int fd, const char *call) {
   const char *file = file_of(call);
   if (file == NULL) return;
@@ -29,12 +36,7 @@ static void wait_while_hanging(int fd, const char *call) {
   ssize_t length = readlink(link, path, sizeof path - 1);
   if (length < 0) return;
   path[length] = 0;
-  if (strstr(path, ".distcp") == NULL) return;
-  if (strcmp(call, "pread") == 0 && access(file, F_OK) == 0) {
-    snprintf(path, sizeof path, "%s.reached", file);
-    close(open(path, O_WRONLY | O_CREAT, 0600));
-  }
-  while (access(file, F_OK) == 0) usleep(5000);
+  if (strstr(path, ".distcp") != NULL) hang(file);
 }
 ssize_t pread(int fd, void *data, size_t length, off_t offset) {
   static ssize_t (*real)(int, void *, size_t, off_t);
@@ -59,20 +61,17 @@ int fsync(int fd) {
 int unlinkat(int folder, const char *name, int flags) {
   static int (*real)(int, const char *, int);
   if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "unlinkat");
-  const char *file = file_of("unlinkat");
-  while (file != NULL && strstr(name, ".distcp") != NULL && access(file, F_OK) == 0) usleep(5000);
+  if (strstr(name, ".distcp") != NULL) hang(file_of("unlinkat"));
   return real(folder, name, flags);
 }
 int renameat(int old_folder, const char *old_name, int new_folder, const char *new_name) {
   static int (*real)(int, const char *, int, const char *);
   if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "renameat");
-  const char *file = file_of("renameat"), *suffix = strstr(new_name, ".metadata");
-  while (file != NULL && suffix != NULL && access(file, F_OK) == 0) usleep(5000);
+  if (strstr(new_name, ".metadata") != NULL) hang(file_of("renameat"));
   return real(old_folder, old_name, new_folder, new_name);
 }
 static void wait_for_link(const char *path) {
-  const char *file = file_of("readlink"), *suffix = strstr(path, ".link");
-  while (file != NULL && suffix != NULL && access(file, F_OK) == 0) usleep(5000);
+  if (strstr(path, ".link") != NULL) hang(file_of("readlink"));
 }
 ssize_t readlink(const char *path, char *target, size_t size) {
   static ssize_t (*real)(const char *, char *, size_t);

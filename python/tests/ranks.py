@@ -6,6 +6,7 @@ lives as long as the tests that share the group.
 
 import contextlib
 import os
+import random
 import runpy
 import socket
 import sys
@@ -22,7 +23,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-_HANG_SECONDS = 60  # a longer task counts as hung
+_HANG_SECONDS = 240  # a longer task counts as hung
 _FOLLOW_SECONDS = 5  # after a rank failed, the remaining ranks have this long to return
 _MODULES = [
     "cairn._calls.load",
@@ -47,13 +48,22 @@ def start(worker: Callable[..., None], ranks: int, folder: Path, *arguments: Any
     mp.start_processes(worker, (ranks, folder, *arguments), nprocs=ranks, start_method="forkserver")
 
 
+def free_port() -> int:
+    """Returns a port at which no process listens.
+
+    The port lies below the ports that Linux gives to connections: a test that runs at the same time does not take it.
+    """
+    for port in random.sample(range(20_000, 30_000), 100):
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("localhost", port))
+            return port
+    raise AssertionError("all ports are taken")
+
+
 def run_program(program: Path, ranks: int, *arguments: object) -> str:
     """Runs `program` on each rank with torchrun's environment variables, and returns the output of rank 0."""
-    with tempfile.TemporaryDirectory(prefix="cairn-ranks-") as name, socket.socket() as taken:
-        taken.bind(("localhost", 0))
-        port = taken.getsockname()[1]
-        taken.close()
-        start(_run_program, ranks, Path(name), port, program, *map(str, arguments))
+    with tempfile.TemporaryDirectory(prefix="cairn-ranks-") as name:
+        start(_run_program, ranks, Path(name), free_port(), program, *map(str, arguments))
         return (Path(name) / "output").read_text()
 
 
@@ -67,7 +77,7 @@ def _run_program(rank: int, ranks: int, folder: Path, port: int, program: Path, 
         runpy.run_path(str(program), run_name="__main__")
 
 
-def init(rank: int, ranks: int, folder: Path, timeout_seconds: float = 60) -> None:
+def init(rank: int, ranks: int, folder: Path, timeout_seconds: float = 200) -> None:
     """Makes this process a rank of the group whose store lies in `folder`."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)

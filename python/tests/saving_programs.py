@@ -61,7 +61,7 @@ if __name__ == "__main__":
 """
 # A program's last statement before the interpreter waits for its threads.
 SAYS_WHEN_IT_WAITS = "threading._register_atexit(say, 'waits')"
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 240
 
 
 class Program:

@@ -21,7 +21,7 @@ def run(bytes_max: int, *words: str | Path) -> int:
     # The shell sets the limits: the peak memory that the system reports for a child of pytest includes pytest's own
     # memory.
     limited = ["sh", "-c", 'ulimit -d "$0" -t "$1"; shift; exec "$@"', str(bytes_max // 1024), str(SECONDS_MAX)]
-    done = subprocess.run([*limited, *map(str, words)], capture_output=True, check=False, timeout=120)
+    done = subprocess.run([*limited, *map(str, words)], capture_output=True, check=False, timeout=300)
     assert b"bad_alloc" not in done.stderr, f"it takes more than {bytes_max} bytes"
     return done.returncode
 
@@ -87,6 +87,7 @@ FOR_PYTHON = {
     "keys": amplifiers.colliding_dict,
     "members": amplifiers.colliding_members,
 }
+# Prints the load's memory, its processor time, and the processor time of a loop with 20 million steps: 0.4 to 1 s.
 LOAD_VALUE = """
 import resource, sys, cairn
 cairn.load({}, checkpoint_id=sys.argv[1])
@@ -95,7 +96,10 @@ try:
     cairn.load({"0": None}, checkpoint_id=sys.argv[1])
 except cairn.UnsafeContent:
     after = resource.getrusage(resource.RUSAGE_SELF)
-    print(after.ru_maxrss - before.ru_maxrss, after.ru_utime - before.ru_utime)
+    for _ in range(20_000_000):
+        pass
+    loop = resource.getrusage(resource.RUSAGE_SELF).ru_utime - after.ru_utime
+    print(after.ru_maxrss - before.ru_maxrss, after.ru_utime - before.ru_utime, loop)
 """
 
 
@@ -106,10 +110,10 @@ def test_a_value_that_python_builds(attack: str, checkpoint: Path) -> None:
     checkpoint.mkdir()
     (checkpoint / ".metadata").write_bytes(amplifiers.shared_payload(1, len(payload)))
     (checkpoint / "__0_0.distcp").write_bytes(payload)
-    done = subprocess.run([sys.executable, "-c", LOAD_VALUE, checkpoint], capture_output=True, check=True, timeout=100)
-    kilobytes, seconds = map(float, done.stdout.split())
+    done = subprocess.run([sys.executable, "-c", LOAD_VALUE, checkpoint], capture_output=True, check=True, timeout=300)
+    kilobytes, seconds, seconds_of_loop = map(float, done.stdout.split())
     assert kilobytes * 1024 < BYTES_MIN + BYTES_PER_INPUT_BYTE * len(payload)
-    assert seconds < SECONDS_MAX / 10
+    assert seconds < 4 * seconds_of_loop  # "keys" would take 14 seconds if Python built the value
 
 
 LOAD = """
@@ -141,5 +145,5 @@ sys.exit(0 if after - before < 32 * 1024 else 1)
 
 def test_a_metadata_file_beside_the_checkpoint_does_not_burden_saves(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "bomb").write_bytes(amplifiers.shared_chunk_list(50_000))
-    done = subprocess.run([sys.executable, "-c", SAVE, checkpoint, tmp_path / "bomb"], check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", SAVE, checkpoint, tmp_path / "bomb"], check=False, timeout=300)
     assert done.returncode == 0

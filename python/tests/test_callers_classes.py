@@ -188,7 +188,7 @@ class Meets(cairn.FileSystemReader):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.barrier = threading.Barrier(2, timeout=60)
+        self.barrier = threading.Barrier(2, timeout=240)
 
     def read_data(self, plan: Any, planner: Any) -> Any:
         self.barrier.wait()

@@ -1,5 +1,7 @@
 """Asynchronous saves of one rank each: by a Python process that runs the caller's writer, and by the native process."""
 
+import contextlib
+import errno
 import functools
 import gc
 import os
@@ -89,7 +91,17 @@ class Gate:
         os.mkfifo(path)
 
     def open(self) -> None:
-        Path(self.name).write_text("go")
+        """Waits until the writer is at the gate. A writer that never comes fails the test."""
+        until = time.monotonic() + 240
+        while True:
+            try:
+                pipe = os.open(self.name, os.O_WRONLY | os.O_NONBLOCK)
+                break
+            except OSError as error:  # nobody reads
+                assert error.errno == errno.ENXIO and time.monotonic() < until, error
+                time.sleep(0.01)
+        os.write(pipe, b"go")
+        os.close(pipe)
 
 
 def python_process(init: Callable[..., None] = set_note, arguments: tuple[Any, ...] = ("here",), **config: Any) -> Any:
@@ -203,15 +215,19 @@ def test_a_process_that_cannot_start() -> None:
     assert not process.process.is_alive()
 
 
-def test_close_waits_for_the_write(checkpoint: Path, tmp_path: Path) -> None:
+def test_close_waits_for_the_write(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = python_process()
     gate = Gate(tmp_path / "gate")
     written = process.write({"step": 1}, str(checkpoint), gate=gate.name)
-    with ThreadPoolExecutor(1) as thread:
-        closing = thread.submit(process.close)
-        assert not written.done()
-        gate.open()
-        closing.result()
+    wait_for_writes = process._thread.shutdown
+
+    def open_and_wait(*arguments: Any, **keywords: Any) -> None:
+        if not written.done():
+            gate.open()  # the write ends only when close() waits for it
+        wait_for_writes(*arguments, **keywords)
+
+    monkeypatch.setattr(process._thread, "shutdown", open_and_wait)
+    process.close()
     assert written.done()
     result(written)
     assert process.process.exitcode == 0
@@ -443,29 +459,32 @@ def test_storages_of_several_sizes_at_one_address(process: CheckpointProcess, ch
     assert_same(alone().load(str(checkpoint)), state)
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def one_second() -> Iterator[None]:
-    """Sets the deadlines of blocking saves to one second."""
+    """Sets the deadlines of blocking saves to one second: for a process that hangs, not for the start of a process."""
     cairn.configure_saves(deadline_seconds=1, sync_deadline_seconds=1, publish_deadline_seconds=1)
-    yield
-    cairn.configure_saves()
+    try:
+        yield
+    finally:
+        cairn.configure_saves()
 
 
-@pytest.mark.usefixtures("one_second")
 def test_a_writer_that_hangs_is_given_up(process: CheckpointProcess, checkpoint: Path, tmp_path: Path) -> None:
+    result(process.write({"step": 0}, str(checkpoint)))
     gate = Gate(tmp_path / "gate")
-    with pytest.raises(TimeoutError, match=r"rank 0 used no CPU time and moved no byte for 1 s .*configure_saves"):
+    words = r"rank 0 used no CPU time and moved no byte for 1 s .*configure_saves"
+    with one_second(), pytest.raises(TimeoutError, match=words):
         result(process.write({"step": 1}, str(checkpoint), gate=gate.name))
+    assert alone().load(str(checkpoint)) == {"step": 0}
     result(process.write({"step": 2}, str(checkpoint)))
     assert alone().load(str(checkpoint)) == {"step": 2}
 
 
-@pytest.mark.usefixtures("one_second")
 def test_a_stopped_process_is_given_up(process: CheckpointProcess, checkpoint: Path) -> None:
     result(process.write({"step": 1}, str(checkpoint)))
     os.kill(process.process.pid, signal.SIGSTOP)
     more_than_a_pipe_holds = "x" * (1 << 22)
-    with pytest.raises(TimeoutError, match="used no CPU time"):
+    with one_second(), pytest.raises(TimeoutError, match="used no CPU time"):
         result(process.write({"step": 2}, str(checkpoint), answer=more_than_a_pipe_holds))
     assert alone().load(str(checkpoint)) == {"step": 1}
 

@@ -165,6 +165,8 @@ def test_inspect_shows_an_object_without_running_code(tmp_path: Path) -> None:
     assert "mkdir" in values["code"]
     assert values["step"] == "1"
     assert not made.exists()
+    stock.load({"code": None}, tmp_path / "checkpoint")
+    assert made.exists(), "a reader that runs code is not told apart"
 
 
 def test_inspect_of_a_checkpoint_without_a_data_file_shows_the_tree(checkpoint: Path) -> None:
@@ -183,6 +185,11 @@ def test_inspect_looks_at_no_file_outside_the_directory(way: str, tmp_path: Path
     directory = tmp_path / "checkpoint"
     save_with_torch(directory, {"w": torch.ones(2)})
     file = data_file(directory)
+    content = file.read_bytes()
+    file.write_bytes(content.ljust(123_456))
+    assert b"123456" in run("inspect", "--json", directory).stdout
+    assert b"120.6 KiB" in run("inspect", directory).stdout
+    file.write_bytes(content)
     if way == "link":
         file.unlink()
         file.symlink_to(secret)

@@ -1,12 +1,13 @@
 """cairn.convert and `cairn convert`: bit-equal copies among DCP, torch.save and safetensors."""
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kills import duration_of, kill_at_moments
+from kills import Killer, assert_each_is_hit
 from tensor_dtypes import OF_EVERY_FORMAT
 from tool import CHECK_FAILED, USAGE, json_of, run, tool
 
@@ -180,12 +181,45 @@ def test_a_flipped_byte_and_a_cut_file_leave_no_target(form: Format, tmp_path: P
     assert not list(tmp_path.glob(".cairn*"))
 
 
-KILLS = 17  # for each format: 51 in all
+# The steps at the top of src/convert/convert.cc, and of the transaction that commits: src/commit/save_transaction.cc
+# for DCP, model_transaction.cc for a single file.
+COMMITS = {
+    "dcp": r"renameat2? target/\.cairn-ID/metadata -> target/\.metadata",
+    "torch": r"renameat2? \.cairn-model-ID/target\.pt -> target\.pt",
+    "safetensors": r"renameat2? \.cairn-model-ID/target\.safetensors -> target\.safetensors",
+}
+STEPS_OF_DCP = {
+    "claim": r"mkdirat target/\.cairn-ID",
+    "claim, with the lease": r".* -> target/\.cairn-ID/lease",
+    "write": r"fallocate target/\.cairn-ID/__0_ID\.distcp\npwrite .*",
+    "write, further bytes": r"pwrite target/\.cairn-ID/__0_ID\.distcp\npwrite .*",
+    "write, synced": r"fsync target/\.cairn-ID/__0_ID\.distcp",
+    "publish": r"renameat2 target/\.cairn-ID/__0_ID\.distcp -> target/__0_ID\.distcp",
+    "publish, synced": r"renameat2 .* -> target/__0_ID\.distcp\n(fsync \.\n)?fsync target",
+    "seal": r".* -> target/\.cairn-ID/metadata",
+    "seal, synced": r"fsync target/\.cairn-ID\nfsync target",
+    "commit": COMMITS["dcp"],
+    "commit, synced": rf"{COMMITS['dcp']}\nfsync target",
+    "clean": r"unlinkat target/__0_ID\.distcp",
+    "clean, the folder": r"unlinkat target/\.cairn-ID",
+}
+STEPS_OF_A_FILE = {
+    "claim": r"mkdirat \.cairn-model-ID",
+    "claim, with the lease": r".* -> \.cairn-model-ID/lease",
+    "write": r"fallocate \.cairn-model-ID/target\.\w+\npwrite .*",
+    "write, further bytes": r"pwrite \.cairn-model-ID/target\.\w+\npwrite .*",
+    "write, synced": r"fsync \.cairn-model-ID/target\.\w+",
+    "commit, with the mark for one file": r".* -> \.cairn-model-ID/one-file",
+    "commit": r"renameat2? \.cairn-model-ID/target\.(\w+) -> target\.\1",
+    "commit, synced": r"renameat.* -> target\.\w+\nfsync \.",
+    "clean, the mark": r"unlinkat \.cairn-model-ID/one-file",
+    "clean, the folder": r"unlinkat \.cairn-model-ID",
+}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("to", ["dcp", "torch", "safetensors"])
-def test_a_kill_at_any_moment_leaves_the_old_target_or_the_new(to: Format, tmp_path: Path) -> None:
+def test_a_kill_at_each_place_leaves_the_old_target_or_the_new(to: Format, tmp_path: Path, killer: Killer) -> None:
     states = {"old": {"a": torch.zeros(1000, 1000)}, "new": {"a": torch.ones(1200, 1000)}}
     for which, state in states.items():
         cairn.save(state, checkpoint_id=tmp_path / which)
@@ -193,26 +227,24 @@ def test_a_kill_at_any_moment_leaves_the_old_target_or_the_new(to: Format, tmp_p
     folder.mkdir()
     target = target_of(to, folder / "target")
 
-    def convert(which: str) -> None:
-        cairn.convert(tmp_path / which, target, to=to, overwrite=True)
+    def conversion(which: str) -> Callable[[], object]:
+        return functools.partial(cairn.convert, tmp_path / which, target, to=to, overwrite=True)
 
     def leftovers() -> list[Path]:
         return [path for path in folder.rglob(".*") if path.name != ".metadata"]
 
-    convert("old")
-    duration = duration_of(lambda: convert("new"))
-    seen = {"old": 0, "new": 0, "left behind": 0}
-    for kill in kill_at_moments(lambda: convert("new"), duration, KILLS, seed=5):
-        found = bits(cairn.open(target, tensors="torch")["a"][...])
-        which = "new" if found == bits(states["new"]["a"]) else "old"
-        assert found == bits(states[which]["a"]), f"kill {kill}"
-        seen[which] += 1
-        seen["left behind"] += bool(leftovers())
-        convert("old")
-        assert not leftovers(), f"kill {kill}"
+    conversion("old")()
+    runs = []
+    for kill in killer.kill_before_each_call(conversion("new"), folder):
+        where = f"killed: {kill.is_killed}, {kill.calls[-2:]}"
+        runs.append(kill)
+        which = "new" if kill.has_made(COMMITS[to]) else "old"
+        assert bits(cairn.open(target, tensors="torch")["a"][...]) == bits(states[which]["a"]), where
+        assert bool(leftovers()) == (kill.is_killed and len(kill.calls) > 1), where
+        conversion("old")()
+        assert not leftovers(), where
         assert cairn.verify(target)
-    print(to, seen)
-    assert min(seen.values()) > 0, seen
+    assert_each_is_hit(STEPS_OF_DCP if to == "dcp" else STEPS_OF_A_FILE, runs)
 
 
 @pytest.fixture(scope="module")

@@ -69,7 +69,7 @@ int save_and_load(const char* directory) try {
 """
 
 
-run = functools.partial(commands.run, timeout=300)
+run = functools.partial(commands.run, timeout=1200)
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 
 
-run = functools.partial(commands.run, timeout=120)
+run = functools.partial(commands.run, timeout=600)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 PROGRAM = Path(__file__).parent / "hanging_programs.py"
-SECONDS = 100  # for a whole program; without deadlines each program would hang for ever
+SECONDS = 300  # for a whole program; without deadlines each program would hang for ever
 
 
 def start(name: str, folder: Path, library: Path, rank: int = 0) -> "subprocess.Popen[str]":

@@ -87,7 +87,7 @@ class Waiting:
         return self._thread.is_alive()
 
     def result(self) -> str | None:
-        self._thread.join(timeout=60)
+        self._thread.join(timeout=240)
         assert not self._thread.is_alive()
         return self.found
 

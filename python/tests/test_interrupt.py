@@ -1,8 +1,10 @@
 """Ctrl-C during a save: KeyboardInterrupt, a whole old checkpoint, and no leftover files."""
 
 import fcntl
+import functools
+import itertools
 import os
-import random
+import re
 import signal
 import subprocess
 import sys
@@ -10,151 +12,151 @@ import threading
 import time
 from pathlib import Path
 
+import hanging
 import pytest
 import stock
 import torch
 from held_tensor import HeldTensor, held
+from kills import Killer, go_on
 
 import cairn
 
 __all__ = ["held"]  # a fixture
 
-TRAINER = """
-import signal, sys, time
-import torch, cairn
-
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
-
-rounds, directory = int(sys.argv[1]), sys.argv[2]
-state = {"w": torch.zeros(32 << 20), "step": 0}
-cairn.save(state, checkpoint_id=directory)
-start = time.perf_counter()
-cairn.save(state, checkpoint_id=directory)
-print(time.perf_counter() - start, flush=True)
-for i in range(rounds):
-    sys.stdin.readline()
-    state["step"] = i + 1
-    state["w"].fill_(i + 1)
-    try:
-        try:
-            print("saving", flush=True)
-            cairn.save(state, checkpoint_id=directory)
-            outcome = "finished"
-        except KeyboardInterrupt:
-            outcome = "interrupted"
-        while outcome == "finished":
-            time.sleep(0.01)  # a signal just before a sleep does not end it
-    except KeyboardInterrupt:
-        pass
-    print(outcome, flush=True)
-"""
+STATES = [{"w": torch.full((2 << 20,), float(step)), "step": step} for step in range(3)]
 
 
 def step_in(directory: Path) -> int:
     """Returns the step of the loaded state; fails unless the whole state is of that step."""
-    state = {"w": torch.full((32 << 20,), -1.0), "step": -1}
+    state = {"w": torch.full((2 << 20,), -1.0), "step": -1}
     cairn.load(state, checkpoint_id=directory)
     assert bool((state["w"] == float(state["step"])).all())
     return int(state["step"])
 
 
-def test_ctrl_c_stops_a_save(checkpoint: Path) -> None:
-    rounds = 12
-    command = [sys.executable, "-c", TRAINER, str(rounds), str(checkpoint)]
-    chance = random.Random(5)
-    outcomes = []
-    kept = 0  # interrupted saves that left the old checkpoint
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as trainer:
-        assert trainer.stdin is not None
-        assert trainer.stdout is not None
-        duration = float(trainer.stdout.readline())
-        before = step_in(checkpoint)
-        assert before == 0
-        for new in range(1, rounds + 1):
-            trainer.stdin.write("\n")
-            trainer.stdin.flush()
-            assert trainer.stdout.readline() == "saving\n"
-            time.sleep(chance.uniform(0, duration))
-            trainer.send_signal(signal.SIGINT)
-            sent = time.perf_counter()
-            outcomes.append(trainer.stdout.readline().strip())
-            assert time.perf_counter() - sent < 5
-            after = step_in(checkpoint)
-            files = {path.name for path in checkpoint.iterdir()}
-            assert files == {".metadata", *cairn.open(checkpoint).files}, f"litter after {outcomes[-1]}"
-            assert after in ((new,) if outcomes[-1] == "finished" else (before, new)), outcomes
-            kept += after == before
-            before = after
-    assert trainer.returncode == 0
-    assert kept, f"no interrupt has stopped a save: {outcomes}"
+def files_are_those_of_the_checkpoint(directory: Path) -> bool:
+    return {path.name for path in directory.iterdir()} == {".metadata", *cairn.open(directory).files}
 
 
-def test_handlers_run_and_their_exceptions_arrive(checkpoint: Path) -> None:
+def save_until_ctrl_c(directory: Path, outcome: Path) -> None:
+    """Ctrl-C arrives during a call of the save, which waits for the handler. Then saves again, elsewhere."""
+
+    def press(*_: object) -> None:
+        go_on()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, press)
+    try:
+        cairn.save(STATES[1], checkpoint_id=directory)
+        outcome.write_text("finished")
+    except KeyboardInterrupt:
+        outcome.write_text("interrupted")
+    cairn.save(STATES[2], checkpoint_id=outcome.with_name("again"))
+
+
+PUBLISH = r"renameat2 .* -> __0_ID\.distcp"
+
+
+def test_ctrl_c_stops_a_save(checkpoint: Path, tmp_path: Path, killer: Killer) -> None:
+    """Ctrl-C at each call that changes a file: the handler runs during the call, on the thread that called save()."""
+    outcome = tmp_path / "outcome"
+    found = []  # the step that is in place after each interruption
+    for number in itertools.count(1):
+        cairn.save(STATES[0], checkpoint_id=checkpoint)
+        run = killer.run(functools.partial(save_until_ctrl_c, checkpoint, outcome), checkpoint, number, signal.SIGINT)
+        if len(run.calls) < number:
+            break
+        where = f"before {run.calls[number - 1]}"
+        assert outcome.read_text() == "interrupted", where
+        assert files_are_those_of_the_checkpoint(checkpoint), where
+        assert step_in(tmp_path / "again") == 2, where
+        found.append(step_in(checkpoint))
+    assert outcome.read_text() == "finished"
+    assert step_in(checkpoint) == 1
+    (publish,) = (number for number, call in enumerate(run.calls) if re.fullmatch(PUBLISH, call))
+    assert found[:publish] == [0] * publish, "an interrupted write is not committed"
+    assert set(found[publish:]) <= {0, 1}, "a commit that has begun may be completed"
+
+
+def test_handlers_run_and_their_exceptions_arrive(checkpoint: Path, held: HeldTensor) -> None:
     class Stop(Exception):
         pass
 
     def handler(number: int, frame: object) -> None:
+        held.release()
         raise Stop
 
-    state = {"w": torch.zeros(32 << 20)}
+    def press() -> None:
+        held.wait_until_reached()  # the save now waits for the handler
+        os.kill(os.getpid(), signal.SIGUSR1)
+
     cairn.save({"w": torch.ones(3)}, checkpoint_id=checkpoint)
     previous = signal.signal(signal.SIGUSR1, handler)
-    timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGUSR1))
+    thread = threading.Thread(target=press)
     try:
+        thread.start()
         with pytest.raises(Stop):
-            timer.start()
-            for _ in range(100):
-                cairn.save(state, checkpoint_id=checkpoint)
+            cairn.save({"held": held.tensor, "w": torch.zeros(1 << 20)}, checkpoint_id=checkpoint)
     finally:
-        timer.join()
+        thread.join()
         signal.signal(signal.SIGUSR1, previous)
-    assert {path.name for path in checkpoint.iterdir()} == {".metadata", *cairn.open(checkpoint).files}
+    assert files_are_those_of_the_checkpoint(checkpoint)
+    assert cairn.open(checkpoint).keys() == {"w"}
     assert cairn.verify(checkpoint)
 
 
-def test_ctrl_c_ends_a_verification_of_stock_files_too(tmp_path: Path) -> None:
-    stock.save({"w": torch.zeros(64 << 20)}, tmp_path / "stock")
-    program = f"""
+VERIFIER = """
 import signal, sys, cairn
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
 try:
-    print("ready", flush=True)
-    while True:
-        cairn.verify({os.fspath(tmp_path / "stock")!r})
+    cairn.verify(sys.argv[1])
+    print("verified")
 except KeyboardInterrupt:
     print("interrupted")
 """
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as verifier:
-        assert verifier.stdout is not None
-        assert verifier.stdout.readline() == "ready\n"
-        verifier.send_signal(signal.SIGINT)
-        assert verifier.communicate(timeout=60)[0] == "interrupted\n"
 
 
+def test_ctrl_c_ends_a_verification_of_stock_files_too(tmp_path: Path) -> None:
+    stock.save({"w": torch.zeros(1000)}, tmp_path / "stock")
+    block = tmp_path / "hang"
+    block.touch()
+    environment = {**os.environ, "LD_PRELOAD": str(hanging.library(tmp_path)), "HANG": f"pread:{block}"}
+    command = [sys.executable, "-c", VERIFIER, str(tmp_path / "stock")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as verifier:
+        try:
+            while not (tmp_path / "hang.reached").exists():
+                assert verifier.poll() is None
+                time.sleep(0.01)
+            verifier.send_signal(signal.SIGINT)
+            assert verifier.communicate(timeout=240)[0] == "interrupted\n"
+        finally:
+            verifier.kill()
+
+
+# The save waits for the held tensor, which only the second thread releases.
+SECOND_THREAD = """
+import sys, threading, torch, cairn
+from held_tensor import HeldTensor
+
+held = HeldTensor()
+
+def work():
+    held.wait_until_reached()
+    held.release()
+
+thread = threading.Thread(target=work)
+thread.start()
+cairn.save({"held": held.tensor, "w": torch.zeros(1 << 20)}, checkpoint_id=sys.argv[1])
+thread.join()
+"""
+
+
+@pytest.mark.usefixtures("held")  # skips where a process can't hold a tensor
 def test_other_threads_go_on_during_a_save(checkpoint: Path) -> None:
     """The engine works without Python's global interpreter lock."""
-    ticks = 0
-    stop = threading.Event()
-
-    def tick() -> None:
-        nonlocal ticks
-        while not stop.is_set():
-            ticks += 1
-            time.sleep(0.001)
-
-    ticker = threading.Thread(target=tick)
-    state = {"w": torch.zeros(32 << 20)}
-    cairn.save(state, checkpoint_id=checkpoint)
-    ticker.start()
-    try:
-        start = time.perf_counter()
-        ticks = 0
-        cairn.save(state, checkpoint_id=checkpoint)
-        seen, took = ticks, time.perf_counter() - start
-    finally:
-        stop.set()
-        ticker.join()
-    assert seen > took / 0.001 / 20, f"{seen} ticks in {took:.3f} s"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    subprocess.run([sys.executable, "-c", SECOND_THREAD, checkpoint], check=True, timeout=240, env=environment)
+    assert cairn.verify(checkpoint)
 
 
 def test_a_save_in_another_thread_is_not_interrupted(checkpoint: Path, held: HeldTensor) -> None:
@@ -218,7 +220,7 @@ def test_ctrl_c_ends_the_wait_for_the_lock_of_the_directory(name: str, checkpoin
         finally:
             (checkpoint / ".cairn-lock").unlink()
             os.close(lock)
-        waiter.communicate(timeout=60)
+        waiter.communicate(timeout=240)
     while cairn.saves_in_flight(checkpoint):  # PROCESS: Ctrl-C has ended the wait for the save, not the save
         time.sleep(0.01)
     cairn.load(state, checkpoint_id=checkpoint)

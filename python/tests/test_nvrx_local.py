@@ -8,8 +8,8 @@ import contextlib
 import enum
 import gc
 import os
+import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -153,7 +153,7 @@ def save_in_the_background(folder: Path, persistent: bool, replicas: bool) -> No
     queue.close()
     for thread in threading.enumerate():
         if thread.name == "cairn-save":  # removes the older parts
-            thread.join(30)
+            thread.join(240)
     assert len(held_parts(manager.local_ckpt_dir)) == (2 if replicas else 1)
 
 
@@ -207,7 +207,7 @@ def save_twice_without_clean_up(folder: Path, replicas: bool) -> LocalCheckpoint
     assert request is not None
     queue.schedule_async_request(request)
     (call,) = queue.async_calls
-    call.end.result(30)
+    call.end.result(240)
     dist.barrier()
     queue.close(abort=True)
     return manager_in(folder, replicas)
@@ -375,6 +375,22 @@ def test_states_that_a_local_checkpoint_cannot_hold() -> None:
     del cycle[:]
 
 
+@contextlib.contextmanager
+def at_most(seconds: int) -> Iterator[None]:
+    """Ends an endless block."""
+
+    def end(*_: object) -> None:
+        raise TimeoutError(f"no end within {seconds} s")
+
+    previous = signal.signal(signal.SIGALRM, end)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
+
+
 def test_a_structure_from_elsewhere_is_refused() -> None:
     def structure(node: Any) -> Any:
         return {"form": 1, "part": (), "state": node}
@@ -392,10 +408,8 @@ def test_a_structure_from_elsewhere_is_refused() -> None:
         ("object", name, ["a"], [("tensor", "values/a", False, "cpu")]),
         ("object", name, ["a"], [("dict", [[]], [1])]),
     ):
-        start = time.monotonic()
-        with pytest.raises(cairn.Corrupt):
+        with at_most(60), pytest.raises(cairn.Corrupt):
             state_of(structure(node), {}, 10_000)
-        assert time.monotonic() - start < 30
     with pytest.raises(cairn.InvalidArgument, match=r"subprocess\.Popen"):
         state_of(structure(("object", "subprocess:Popen", [], [])), {}, 10_000)
     gc.collect()

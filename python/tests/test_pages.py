@@ -181,7 +181,7 @@ class SlurmJob:
             ["bash", "job.sh"], cwd=self.folder, env=found, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
         try:
-            until = time.monotonic() + 60
+            until = time.monotonic() + 240
             while signal_number is not None and not held.exists():
                 assert script.poll() is None and time.monotonic() < until
                 time.sleep(0.01)
@@ -189,7 +189,7 @@ class SlurmJob:
                 script.send_signal(signal_number)
             elif signal_number is not None:
                 os.killpg(script.pid, signal_number)
-            _, told = script.communicate(timeout=60)
+            _, told = script.communicate(timeout=240)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(script.pid, signal.SIGKILL)

@@ -64,7 +64,7 @@ def save_beside(directory: Path, planted: bytes) -> tuple[str, dict[int, tuple[s
     def save() -> Any:
         return cairn.async_save(state, checkpoint_id=directory, async_checkpointer_type=kind)
 
-    save().result(60)
+    save().result(240)
     writer = part(DefaultSavers).by_process[True].writer_pid
     if dist.get_rank() == 1:
         os.kill(writer, signal.SIGSTOP)
@@ -78,12 +78,12 @@ def save_beside(directory: Path, planted: bytes) -> tuple[str, dict[int, tuple[s
             hidden.write_bytes(planted)
             hidden.rename(folders[0].with_name("failed-1"))
         else:
-            future.exception(60)
+            future.exception(240)
         dist.barrier()
     finally:
         if dist.get_rank() == 1:
             os.kill(writer, signal.SIGCONT)
-    failure = future.exception(60)
+    failure = future.exception(240)
     assert isinstance(failure, CheckpointException)
     return str(failure), {rank: (type(it).__name__, str(it)) for rank, (it, _) in failure.failures.items()}
 

@@ -366,7 +366,7 @@ def test_the_engine_waits_without_the_lock() -> None:
 
     class Meets(Alone):
         def barrier(self) -> None:
-            meeting.wait(60)
+            meeting.wait(240)
 
     other = threading.Thread(target=_engine.Collectives(Meets()).barrier)
     other.start()

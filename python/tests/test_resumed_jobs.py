@@ -98,7 +98,7 @@ def test_a_killed_job_resumes_without_a_gather(tmp_path: Path) -> None:
     folders = [tmp_path / f"step-{number}" for number in (2, 3, 4)]
     with gang(2) as killed, pytest.raises(AssertionError, match="the process is gone"):
         killed.run(save_and_die, folders[0])
-    assert cairn.latest(tmp_path, wait=30) == str(folders[0])
+    assert cairn.latest(tmp_path, wait=240) == str(folders[0])
     with gang(2) as resumed:
         results = resumed.run(resume_and_save, folders)
     assert [calls for calls, _, _ in results] == [["smallest", "smallest"]] * 2

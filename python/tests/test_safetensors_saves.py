@@ -1,5 +1,6 @@
 """Saves of safetensors models: the files, the overwrite, shards, consolidation and the readers of torch."""
 
+import functools
 import logging
 import shutil
 from pathlib import Path
@@ -13,7 +14,7 @@ from cairn._consolidate_hf_safetensors import (
     consolidate_safetensors_files_on_every_rank,
 )
 from cairn.quantized_hf_storage import QuantizedHuggingFaceStorageReader
-from kills import duration_of, kill_at_moments
+from kills import Killer, assert_each_is_hit
 from ranks import Gang
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -324,30 +325,51 @@ def test_quantised_tensors_are_those_of_torch(tmp_path: Path) -> None:
     assert results[0]["a.weight"].abs().sum() > 0
 
 
-KILLS = 50
+STATES = [{f"layer{i}": torch.full((64, 1024), 10.0 * seed + i) for i in range(8)} for seed in (1, 2)]
+FILES = {key: 1 + number % 3 for number, key in enumerate(STATES[0])}
+
+
+def save_in_three_files(number: int, directory: Path) -> None:
+    cairn.save(STATES[number], storage_writer=HuggingFaceStorageWriter(directory, FILES))
+
+
+# The steps at the top of src/commit/model_transaction.cc.
+COMMIT = r"renameat2? \.cairn-model-ID/index -> model\.safetensors\.index\.json"
+FIRST, FILE, LAST = (rf"model-0000{number}-of-00003(-ID)?\.safetensors" for number in ("1", r"\d", "3"))
+STEPS = {
+    "claim": r"mkdirat \.cairn-model-ID",
+    "claim, with the lease": r".* -> \.cairn-model-ID/lease",
+    "write, the first file": rf"pwrite \.cairn-model-ID/{FIRST}",
+    "write, the last file": rf"pwrite \.cairn-model-ID/{LAST}",
+    "write, synced": rf"fsync \.cairn-model-ID/{FILE}",
+    "publish": rf"fsync \.cairn-model-ID/{FILE}\nrenameat2 \.cairn-model-ID/{FILE} -> {FILE}",
+    "publish, between two files": rf"renameat2 .* -> {FILE}\nrenameat2 .* -> {FILE}",
+    "publish, synced": rf"renameat2 .* -> {FILE}\nfsync \.",
+    "seal": r".* -> \.cairn-model-ID/index",
+    "seal, synced": r"fsync \.cairn-model-ID\nfsync \.",
+    "seal, with the list of the replaced files": r".* -> \.cairn-model-ID/replaced",
+    "commit": COMMIT,
+    "commit, synced": rf"{COMMIT}\nfsync \.",
+    "clean": rf"fsync \.\nunlinkat {FILE}",
+    "clean, between two files": rf"unlinkat {FILE}\nunlinkat {FILE}",
+    "clean, synced": rf"unlinkat {FILE}\nfsync \.",
+    "clean, the folder": r"unlinkat \.cairn-model-ID",
+}
 
 
 @pytest.mark.slow
-def test_kills_during_an_overwrite(checkpoint: Path) -> None:
+def test_kills_at_each_place_of_an_overwrite(checkpoint: Path, killer: Killer) -> None:
     """Every reader finds the whole old or the whole new model, and the next save removes all leftovers."""
-    states = [{f"layer{i}": torch.full((64, 1024), 10.0 * seed + i) for i in range(8)} for seed in (1, 2)]
-    mapping = {key: 1 + number % 3 for number, key in enumerate(states[0])}
-
-    def save(number: int) -> None:
-        cairn.save(states[number], storage_writer=HuggingFaceStorageWriter(checkpoint, mapping))
-
-    save(0)
+    save_in_three_files(0, checkpoint)
     (checkpoint / "adapter_model.safetensors").write_bytes(b"mine")
-    duration = duration_of(lambda: save(1))
-    save(0)
-    seen = {0: 0, 1: 0}
-    for _ in kill_at_moments(lambda: save(1), duration, KILLS, seed=3):
-        target = zeros_of(states[0])
+    runs = []
+    for run in killer.kill_before_each_call(functools.partial(save_in_three_files, 1, checkpoint), checkpoint):
+        runs.append(run)
+        target = zeros_of(STATES[0])
         cairn.load(target, storage_reader=HuggingFaceStorageReader(checkpoint))
-        which = int(target["layer0"][0, 0] == 20.0)
-        seen[which] += 1
-        assert_equal(target, states[which])
-        save(0)
+        assert_equal(target, STATES[run.has_made(COMMIT)])
+        assert (len(names_in(checkpoint)) != 5) == (run.is_killed and len(run.calls) > 1), run.calls
+        save_in_three_files(0, checkpoint)
         assert len(names_in(checkpoint)) == 5, names_in(checkpoint)
+    assert_each_is_hit(STEPS, runs)
     assert (checkpoint / "adapter_model.safetensors").read_bytes() == b"mine"
-    assert min(seen.values()) > 0, seen

@@ -194,8 +194,8 @@ def test_copies_of_a_stager_hold_the_state_at_the_call() -> None:
     assert isinstance(first, Future)
     first.result()
     assert stager._thread is not None
-    stager._thread.submit(lambda: (entered.set(), go_on.wait(60)))
-    entered.wait(60)
+    stager._thread.submit(lambda: (entered.set(), go_on.wait(240)))
+    entered.wait(240)
     parameter = torch.nn.Parameter(torch.arange(8.0))
     staged = stager.stage({"p": parameter, "nested": {"p": parameter}})
     parameter.data = torch.zeros(8)

@@ -161,6 +161,6 @@ def test_a_full_disk_leaves_no_part_of_an_npy_file(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     limited = 'ulimit -f 8; trap \'\' XFSZ; exec "$0" cat "$1" w --npy "$2"'
     words = ["bash", "-c", limited, tool(), str(tmp_path / "c"), str(tmp_path / "out" / "w.npy")]
-    done = subprocess.run(words, capture_output=True, check=False, timeout=60)
+    done = subprocess.run(words, capture_output=True, check=False, timeout=240)
     assert done.returncode == UNREADABLE, done.stderr
     assert [*(tmp_path / "out").iterdir()] == []

@@ -45,7 +45,7 @@ def test_an_interruption_leaves_nothing(tmp_path: Path) -> None:
             while doctor.poll() is None and not any(tmp_path.iterdir()):
                 pass
             doctor.send_signal(signal.SIGINT)
-            code = doctor.wait(60)
+            code = doctor.wait(240)
         assert not any(tmp_path.iterdir())
         if code == -signal.SIGINT:
             return

@@ -165,7 +165,7 @@ def test_an_unknown_shell_is_exit_code_2() -> None:
 
 def as_module(*words: str | Path) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "cairn", *map(str, words)]
-    return subprocess.run(command, capture_output=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, check=False, timeout=240)
 
 
 def test_python_m_cairn_is_the_tool(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ def tool() -> str:
 
 
 def run(*words: str | Path, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([tool(), *map(str, words)], capture_output=True, env=environment, check=False, timeout=60)
+    return subprocess.run([tool(), *map(str, words)], capture_output=True, env=environment, check=False, timeout=240)
 
 
 def text_of(*words: str | Path) -> str:
