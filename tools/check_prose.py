@@ -19,8 +19,7 @@ from typing import NamedTuple
 from check_tree import listed_files
 
 STAND_IN = re.compile(
-    r"it|its|that|those|these|this|what|whatever|who|whoever|whose|whom|one|ones|they|them|their|somebody|nobody|other"
-    r"|others|another|so|such|same|there|else",
+    r"it|its|that|those|these|this|what|whatever|who|whoever|whose|whom|one|ones|they|them|their|somebody|nobody|so|else",
     re.IGNORECASE,
 )
 # Words that hide the subject of a test's name, and verbs that give a program a mind.
