@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from torch.distributed.checkpoint.filesystem import FileSystemReader as StockReader
 from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWriter
@@ -50,6 +50,7 @@ from cairn._telemetry import engine_use
 from cairn.errors import Cancelled, InvalidArgument, NotFound
 
 _PathLike = str | os.PathLike[str]
+_Option = TypeVar("_Option", int, bool)
 _ELSEWHERE = "torch's code reads items that are not where the checkpoint's metadata places them"
 _EXPANDED = "stream transforms are undone item by item, by Python"
 _THREADS = 6  # requests in flight; torch's default of 1 would leave the device idle
@@ -284,7 +285,8 @@ class FileSystemReader(StockReader):
         if reason or checkpoint is None:
             return self._cairn_read_by_torch(plan, planner, allow_pickle, reason)
         given = _options() if reading is None else reading.options
-        options = {**given, "thread_count": self.thread_count, "direct_io": not self.keep_cached}
+        threads = _option(self, "thread_count", _THREADS)
+        options = {**given, "thread_count": threads, "direct_io": not _option(self, "keep_cached", False)}
         reader = ItemReader(checkpoint, self.storage_data, options, allow_pickle, model_directory(self))
         ours: list[ReadItem] = []
         transformed: list[ReadItem] = []
@@ -400,13 +402,19 @@ def load_options(checkpoint_id: _PathLike | None, reader: StockReader | None) ->
         return _directory(checkpoint_id, "storage_reader"), {}
     if checkpoint_id is not None:
         reader.reset(checkpoint_id)
-    threads = getattr(reader, "thread_count", _THREADS)
+    threads = _option(reader, "thread_count", _THREADS)
     options = {"thread_count": max(threads, _THREADS) if reads_model(reader) else threads}
-    if getattr(reader, "keep_cached", False):
+    if _option(reader, "keep_cached", False):
         options["direct_io"] = False
-    if getattr(reader, "broadcast_replicas", False):
+    if _option(reader, "broadcast_replicas", False):
         options["broadcast_replicas"] = True
     return directory_of(reader), options
+
+
+def _option(reader: StockReader, name: str, default: _Option) -> _Option:
+    """The reader's option. A class of the caller's may use the name for a value of another type, which is no option."""
+    value = getattr(reader, name, default)
+    return value if isinstance(value, type(default)) else default
 
 
 def _directory(checkpoint_id: _PathLike | None, storage: str) -> _PathLike:

@@ -438,6 +438,27 @@ def test_a_writers_own_attributes_are_not_called(checkpoint: Path) -> None:
     assert_same(state, sample())
 
 
+class ReaderWithOwnAttributes(dcp.FileSystemReader):
+    """Some attributes have the names of options of Cairn's class, and are no options."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.thread_count = "three"
+        self.keep_cached = Path("cache")
+        self.broadcast_replicas = ("replica",)
+
+    def read_data(self, plan: Any, planner: Any) -> Any:
+        return super().read_data(plan, planner)
+
+
+def test_a_readers_own_attributes_are_no_options(checkpoint: Path) -> None:
+    cairn.save(sample(), checkpoint_id=checkpoint)
+    for load in (cairn.load, stock.load):
+        state = blank()
+        load(state, storage_reader=ReaderWithOwnAttributes(checkpoint))
+        assert_same(state, sample())
+
+
 class Intercepts(DefaultSavePlanner):
     def __getattribute__(self, name: str) -> Any:
         found = object.__getattribute__(self, name)
