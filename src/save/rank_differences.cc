@@ -178,7 +178,10 @@ Result<PlannedComparison> compare_planned(std::span<const plan::LocalPlan> plans
                                           std::span<const std::string> contents) {
   if (plans.size() < 2 || are_differences_noted()) return PlannedComparison();
   CAIRN_TRY_ASSIGN(save_plan::SharedContent common, save_plan::compare_contents(plans, contents));
-  return PlannedComparison{warning_of(common.different), std::move(common.common)};
+  PlannedComparison compared;
+  compared.warning = warning_of(common.different);
+  compared.watched = std::move(common.common);
+  return compared;
 }
 
 bool are_differences_noted() {
