@@ -184,30 +184,36 @@ def drop_from_cache(directory: Path) -> None:
 
 
 def loads(state: State, parent: Path, copy_seconds: float, rounds: int) -> dict[str, Any]:
-    """A blocking save, and cold loads of its checkpoint: onto the device, and into tensors of the CPU."""
-    saves, stock_saves, onto_device, onto_cpu = [], [], [], []
+    """Blocking saves, and loads of the checkpoint: onto the device and into the CPU, cold and from the page cache.
+
+    The stock library loads the same checkpoint, so that both read the same bytes of the same files.
+    """
     on_cpu = {key: torch.zeros(value.shape, dtype=value.dtype) for key, value in state.items()}
+    found: dict[str, list[float]] = {}
+
+    def timed(name: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+        found.setdefault(name, []).append(seconds_of(functools.partial(call, *arguments, **options)))
+
     with directory_in(parent) as directory:
         for number in range(rounds):
-            checkpoint = directory / str(number)
-            saves.append(seconds_of(functools.partial(cairn.save, state, checkpoint_id=checkpoint, no_dist=True)))
-            stock_writer = dcp.FileSystemWriter(directory / f"stock {number}", sync_files=True)
-            stock_save = functools.partial(dcp.save, state, storage_writer=stock_writer, no_dist=True)
-            stock_saves.append(seconds_of(stock_save))
-            shutil.rmtree(directory / f"stock {number}")
-            for target, seconds in ((on_cpu, onto_cpu), (state, onto_device)):
-                drop_from_cache(checkpoint)
-                load = functools.partial(cairn.load, target, checkpoint_id=checkpoint, no_dist=True)
-                seconds.append(seconds_of(load))
+            checkpoint, stock = directory / str(number), directory / f"stock {number}"
+            timed("blocking save s", cairn.save, state, checkpoint_id=checkpoint, no_dist=True)
+            stock_writer = dcp.FileSystemWriter(stock, sync_files=True)
+            timed("blocking save of DCP s", dcp.save, state, storage_writer=stock_writer, no_dist=True)
+            shutil.rmtree(stock)
+            for library, load in (("", cairn.load), (" of DCP", dcp.load)):
+                for place, target in (("CPU", on_cpu), ("device", state)):
+                    drop_from_cache(checkpoint)
+                    timed(
+                        f"cold load{library} onto the {place} s", load, target, checkpoint_id=checkpoint, no_dist=True
+                    )
+            for library, load in (("", cairn.load), (" of DCP", dcp.load)):  # the last cold load filled the page cache
+                timed(f"warm load{library} onto the device s", load, state, checkpoint_id=checkpoint, no_dist=True)
             shutil.rmtree(checkpoint)
-    device, host = statistics.median(onto_device), statistics.median(onto_cpu)
-    return {
-        "blocking save s": statistics.median(saves),
-        "blocking save of DCP s": statistics.median(stock_saves),
-        "load onto the device s": device,
-        "load onto the CPU s": host,
-        "share of the lesser of a load onto the CPU and the copy": max(host, copy_seconds) / device,
-    }
+    figures: dict[str, Any] = {name: statistics.median(seconds) for name, seconds in found.items()}
+    onto_cpu, onto_device = (figures[f"cold load onto the {place} s"] for place in ("CPU", "device"))
+    figures["share of the slower of a load onto the CPU and the copy"] = max(onto_cpu, copy_seconds) / onto_device
+    return figures
 
 
 # A program that writes past the page cache with four threads at low priority, until it is ended: the load that any
