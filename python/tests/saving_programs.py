@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import warm_python
+
 import cairn
 
 PRELUDE = """
@@ -75,7 +77,7 @@ class Program:
         script.write_text(PRELUDE + textwrap.dedent(functions) + MAIN + textwrap.indent(textwrap.dedent(body), "    "))
         self._errors = folder / "stderr"
         with self._errors.open("w") as errors:
-            self.process = subprocess.Popen(
+            self.process = warm_python.Popen(
                 [sys.executable, str(script), *map(str, arguments)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

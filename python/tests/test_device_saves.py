@@ -3,13 +3,13 @@
 torch for the CPU has no CUDA tensors: the tests hand addresses to the engine. test_gpu.py uses the real driver.
 """
 
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 import torch
+import warm_python
 
 import cairn
 
@@ -56,7 +56,7 @@ def run(program: str, directory: Path) -> None:
         pytest.skip("no stand-in driver in an installed package")
     text = textwrap.dedent(PRELUDE) + textwrap.dedent(program)
     command = [sys.executable, "-W", "ignore", "-c", text, str(DRIVER), str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = warm_python.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -16,6 +16,7 @@ import hanging
 import pytest
 import stock
 import torch
+import warm_python
 from held_tensor import HeldTensor, held
 from kills import Killer, go_on
 
@@ -209,7 +210,7 @@ def test_ctrl_c_ends_the_wait_for_the_lock_of_the_directory(name: str, checkpoin
     lock = os.open(checkpoint / ".cairn-lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
     command = [sys.executable, "-c", WAITER_FOR_LOCK, name, str(checkpoint)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as waiter:
+    with warm_python.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as waiter:
         assert waiter.stdout
         try:
             while not list(checkpoint.glob(".cairn-*/metadata")):  # sealed: the commit is the next step

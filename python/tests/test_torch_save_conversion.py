@@ -2,7 +2,6 @@
 
 import collections
 import signal
-import subprocess
 import sys
 import types
 import zipfile
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import same
 import torch
+import warm_python
 
 import cairn
 from cairn import format_utils
@@ -195,7 +195,7 @@ os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
 format_utils.dcp_to_torch_save(sys.argv[1], sys.argv[2])
 """
     command = [sys.executable, "-c", code, str(checkpoint), str(tmp_path / "there/file.pt")]
-    assert subprocess.run(command, check=False, timeout=240).returncode == -signal.SIGKILL
+    assert warm_python.run(command, check=False, timeout=240).returncode == -signal.SIGKILL
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["file.pt"]
     assert (tmp_path / "there/file.pt").read_bytes() == b"old"
 
@@ -216,7 +216,7 @@ def test_a_full_disk_of_a_conversion_by_torch_is_an_error_in_one_line(mode: str,
     before = sorted(tmp_path.rglob("*"))
     names = (tmp_path / "a", tmp_path / "t.pt") if mode == "dcp_to_torch" else (tmp_path / "a.pt", tmp_path / "p" / "q")
     program = [sys.executable, "-c", FULL_DISK, mode, *names, "--allow-pickle"]
-    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    done = warm_python.run(program, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     lines = [line for line in done.stderr.splitlines() if line.startswith("cairn: ")]
     assert len(lines) == 1

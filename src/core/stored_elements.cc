@@ -5,10 +5,6 @@
 namespace cairn {
 namespace {
 
-bool is_complex(DType dtype) {
-  return dtype == DType::kComplex32 || dtype == DType::kComplex64 || dtype == DType::kComplex128;
-}
-
 // The bytes of a number; a complex number consists of two numbers in memory.
 std::size_t number_bytes(DType dtype) { return is_complex(dtype) ? item_bytes(dtype) / 2 : item_bytes(dtype); }
 
@@ -26,6 +22,10 @@ void negate_integer(std::byte* number, std::size_t bytes) {
 }
 
 }  // namespace
+
+bool is_complex(DType dtype) {
+  return dtype == DType::kComplex32 || dtype == DType::kComplex64 || dtype == DType::kComplex128;
+}
 
 void swap_bytes(DType dtype, std::span<std::byte> elements) {
   const std::size_t bytes = number_bytes(dtype);

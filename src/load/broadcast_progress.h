@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "core/attempt.h"
+#include "os/parallel.h"
 
 namespace cairn::checkpointer {
 
@@ -73,6 +74,8 @@ class BroadcastProgress {
   }
 
   // --- any thread
+  // Set when this rank gives up.
+  const os::StopFlag& stop() const { return stop_; }
   // The first failure counts. This rank places and reads nothing more.
   void fail(const Error& error) {
     const std::lock_guard lock(mutex_);
@@ -82,6 +85,7 @@ class BroadcastProgress {
   void give_up() {
     const std::lock_guard lock(mutex_);
     gives_up_ = true;
+    stop_.set();
     changed_.notify_all();
   }
   bool gives_up() const {
@@ -99,6 +103,7 @@ class BroadcastProgress {
   void keep(const Error& error) {
     if (!failure_) failure_ = error;
     gives_up_ = true;
+    stop_.set();
   }
   void advance(std::size_t& count, std::size_t value) {
     const std::lock_guard lock(mutex_);
@@ -124,6 +129,7 @@ class BroadcastProgress {
   std::size_t placed_ = 0;
   bool is_placing_ = false;
   bool gives_up_ = false;
+  os::StopFlag stop_;
   std::optional<Error> failure_;
 };
 

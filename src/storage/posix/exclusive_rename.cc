@@ -44,7 +44,9 @@ std::optional<Inode> inode_of(const NameInFolder& file) {
   return Inode{status.st_dev, status.st_ino};
 }
 
-Error failed(int error, const std::string& name) { return Error::from_errno(error, "publishing failed").file(name); }
+Error publishing_failed(int error, const std::string& name) {
+  return Error::from_errno(error, "publishing failed").file(name);
+}
 
 class ExclusiveRename {
  public:
@@ -77,7 +79,7 @@ class ExclusiveRename {
   }
 
   Result<void> unless_done(int error) {
-    if (inode_of(to_) != file_) return failed(error, to_.name);
+    if (inode_of(to_) != file_) return publishing_failed(error, to_.name);
     if (inode_of(from_) == file_) unlinkat(from_.folder, from_.name.c_str(), 0);
     return {};
   }
@@ -91,7 +93,7 @@ class ExclusiveRename {
 
 Result<void> rename_exclusively(const NameInFolder& from, const NameInFolder& to) {
   const std::optional<Inode> file = inode_of(from);
-  if (!file) return failed(errno, from.name);
+  if (!file) return publishing_failed(errno, from.name);
   return ExclusiveRename(from, to, *file).run();
 }
 
