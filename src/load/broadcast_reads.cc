@@ -88,7 +88,7 @@ BroadcastOutcome BroadcastReads::run() {
   for (Group& group : groups_) {
     if (group.windows == nullptr || std::find(lost.begin(), lost.end(), group.members) != lost.end()) continue;
     outcome.lost_transport = false;
-    // After a failure too: the members of a further group, which may be others, wait for this rank.
+    // After a failure too: the members of another group, perhaps other ranks, wait for this rank.
     group.windows->run(*group.members, *buffers_, outcome);
     if (!outcome.lost_transport) continue;
     if (outcome.has_left()) return outcome;
