@@ -105,6 +105,15 @@ def compiled(source: Path) -> Path:
     return program
 
 
+def test_the_commands_run_one_after_the_other(tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    commands = [line.removeprefix("$ ") for line in block("console", README).splitlines()]
+    assert len(commands) >= 4
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    outputs = [run("bash", "-c", command, cwd=tmp_path, env={"PATH": path}) for command in commands]
+    assert all("step" in output for output in outputs[:3])
+
+
 @pytest.mark.slow
 def test_the_cpp_program_compiles_and_runs(tmp_path: Path) -> None:
     include, body = blocks("cpp", CPP_PAGE)[0].split("\n\n", 1)
