@@ -62,7 +62,7 @@ struct SaveOptions {
   // `__{rank}_{n}.distcp` and the rank's own metadata file `__{rank}.metadata`. Excludes collectives.
   std::optional<std::uint32_t> alone_as_rank = {};
   std::string checkpoint_id = {};  // the checkpoint's id in `.metadata`; empty: the directory
-  // The pickle of a Metadata object whose further attributes (Catalog::extra) go into `.metadata`; empty: none. Only
+  // The pickle of a Metadata object whose extra attributes (Catalog::extra) go into `.metadata`; empty: none. Only
   // the coordinator's option counts. kCorrupt and kUnsupported if the engine cannot read or write an attribute. A model
   // ignores the option.
   std::string metadata_attributes = {};
@@ -78,7 +78,7 @@ struct SaveOptions {
   bool direct_io = true;         // writes past the page cache if the file system supports direct I/O
   // Called every few milliseconds on the calling thread, also after a first true. True stops the save: the save fails
   // with kCancelled, and the old checkpoint stays in place. From then on save() waits at most 30 seconds for a sync,
-  // and at most two seconds for any further call into the storage. If `interrupted` throws, the save is given up at
+  // and at most two seconds for any other call into the storage. If `interrupted` throws, the save is given up at
   // once.
   std::function<bool()> interrupted = {};
   // --- a step of the caller's
@@ -164,9 +164,9 @@ struct LoadReport {
 // Fills `state` in place. Tensors are filled through their pointers, and values are replaced. In a SerializedValue or
 // SerializedTensor entry the stored payload replaces the payload. Before the first byte of a target changes, the load
 // checks keys, shapes, dtypes, coverage, and the presence and size of the files. A checksum that fails later is an
-// error with key, file and offset, and the targets are then partly written. A load keeps
-// at most a quarter of the process's descriptors open. If a load needs more files, an overwrite may remove a closed
-// file meanwhile: the load, with targets partly written, then starts again with the new checkpoint.
+// error with key, file and offset, and the targets are then partly written. A load keeps at most a quarter of the
+// process's descriptors open. If a load needs more files, an overwrite may remove a closed file meanwhile: the load,
+// with targets partly written, then starts again with the new checkpoint.
 //
 // Many ranks: all ranks fill their states from a common checkpoint, never from a mixture of two checkpoints, even if a
 // save replaces the checkpoint meanwhile. If a rank can't load by its metadata, no target changes on any rank.

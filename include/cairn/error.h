@@ -19,7 +19,7 @@ enum class ErrorCode : std::uint8_t {
   kMissingKey,       // the checkpoint lacks a requested key: allow a partial load, or fix the state dict
   kNotFound,         // no checkpoint, or a file of the checkpoint is gone: choose a different checkpoint
   kCorrupt,          // bytes differ from the saved bytes: never retry, use an older checkpoint
-  kUnsafe,           // further reading would run code, leave the directory, or take memory or time out of proportion
+  kUnsafe,           // reading more would run code, leave the directory, or take memory or time out of proportion
                      // to the input: opt in, or distrust the checkpoint
   kUnsupported,      // well-formed, but not read or written by this version
   kUnavailable,      // the system refused an operation (I/O error, permission): repair, then retry

@@ -25,7 +25,7 @@ struct SaveInFlightWriter {
   std::int64_t pid = 0;
   State state = State::kUnknown;
   double seconds_since_sign = 0;  // since the last heartbeat; heartbeats come every five seconds
-  bool is_readable = true;        // false: the lease can't be read, or is incomplete; all further fields are unknown
+  bool is_readable = true;        // false: the lease can't be read, or is incomplete; all other fields are unknown
 
   // As of the last heartbeat. Nullopt: the lease has no progress.
   std::optional<SaveProgress> progress;

@@ -12,7 +12,7 @@
 // files of the save in the directory: every rank must have finished step 2 by then.
 //
 // A call into the storage that hangs fails its step within SaveOptions::deadlines, as in save(). A destructor waits for
-// a hanging call as after an interruption: at most 30 seconds for a sync, and two seconds for any further call. A
+// a hanging call as after an interruption: at most 30 seconds for a sync, and two seconds for any other call. A
 // thread in the background withdraws the remaining files when the call returns.
 //
 // In a child made by fork, the steps of both classes fail with kUnavailable, and the destructors do nothing.

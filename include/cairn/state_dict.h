@@ -82,7 +82,7 @@ struct Entry {
 
 class StateDict {
  public:
-  // Allocates room for `more` further entries at once; otherwise the room grows with the entries.
+  // Allocates room for `more` new entries at once; otherwise the room grows with the entries.
   void reserve(std::size_t more);
 
   // Adds a whole tensor. All add functions fail with kInvalidArgument, and add nothing, if the flat name is taken, or

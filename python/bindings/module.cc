@@ -1,4 +1,4 @@
-// The extension module cairn._engine: the C++ engine for package cairn. No further package uses the module.
+// The extension module cairn._engine: the C++ engine for package cairn. No other package uses the module.
 #include <cairn/dtype.h>
 #include <cairn/version.h>
 

@@ -215,7 +215,7 @@ class FileSystemReader(StockReader):
     """The directory and options of ``cairn.load``, and a StorageReader for ``torch.distributed.checkpoint.load``.
 
     `path` is a directory; `thread_count` is the number of reads in flight. `keep_cached` reads through the page cache,
-    which keeps the bytes as long as the system has no other use for the memory: the first load is slower, and further
+    which keeps the bytes as long as the system has no other use for the memory: the first load is slower, and later
     loads of the checkpoint on this host come from memory. Loads without `keep_cached` use cached bytes too.
     `broadcast_replicas` reads bytes that ranks of several hosts need once, and sends the bytes to the other ranks
     through the process group: for a storage that is slower than the network. Where

@@ -19,8 +19,7 @@
 // 7. Clean (leftovers.cc). Remove the files that the replaced `.metadata` named and no metadata in the directory names
 //    any more, and the leftovers of dead saves. Under the lock also remove leaked data files, whose save has no folder
 //    any more. A rank that saves alone removes only its own files, and finds dead saves by its note. A save that was
-//    given up during step 5 and has lost the lock removes nothing: further saves may have
-//    committed.
+//    given up during step 5 and has lost the lock removes nothing: other saves may have committed.
 #include "commit/save_transaction.h"
 
 #include <algorithm>

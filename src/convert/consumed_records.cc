@@ -22,7 +22,7 @@ using torch_file::StateFile;
 using torch_file::StorageWalk;
 using torch_file::TensorNode;
 
-// The runs of all tensors with gaps that are looked at one by one; a further tensor counts as one without gaps.
+// The runs of all tensors with gaps that are looked at one by one; more tensors count as tensors without gaps.
 constexpr std::uint64_t kRunsMax = std::uint64_t{1} << 18;
 
 using Ranges = std::vector<std::pair<std::uint64_t, std::uint64_t>>;  // begin and end, in bytes

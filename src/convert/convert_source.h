@@ -49,8 +49,7 @@ struct StreamPart {
   const StreamedTensor* tensor = nullptr;
   std::uint64_t begin = 0;
   std::span<std::byte> out;
-  bool is_ahead =
-      false;  // a further part has the bytes, too (PayloadPart::is_ahead): no checksum counts the bytes here
+  bool is_ahead = false;  // another part has the bytes, too (PayloadPart::is_ahead): no checksum counts the bytes here
 };
 
 class ConvertSource {

@@ -1,4 +1,4 @@
-// The promises of Collectives, tested on every kind with one thread per rank, and further promises of a local group.
+// The promises of Collectives, tested on every kind with one thread per rank, and other promises of a local group.
 #include <cairn/callback_collectives.h>
 #include <cairn/local_group.h>
 #include <gtest/gtest.h>

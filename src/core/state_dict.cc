@@ -17,7 +17,7 @@ constexpr std::size_t kSlotsMin = 16;
 std::size_t hash_of(std::string_view fqn) { return SeededHash()(fqn); }
 
 // Whether the distance in bytes between any two elements fits into 63 bits: Region and the loads compute distances
-// without further checks. `sizes` and `strides` have equal dimensions, and the tensor is not empty. The stride of a
+// without more checks. `sizes` and `strides` have equal dimensions, and the tensor is not empty. The stride of a
 // dimension with a single element is never used.
 bool strides_are_addressable(const TensorView& view) {
   std::int64_t elements = 1;

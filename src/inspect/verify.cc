@@ -46,7 +46,7 @@ struct Span {
   std::uint32_t crc;
   bool is_archive;       // of stock torch: the archive's records have checksums
   std::string_view key;  // may be empty
-  // A record of a torch.save file, whose bytes begin somewhere behind `begin`; null for all further spans.
+  // A record of a torch.save file, whose bytes begin somewhere behind `begin`; null for all other spans.
   const zip::DirectoryEntry* record = nullptr;
 };
 

@@ -53,7 +53,7 @@ constexpr std::uint64_t kSharedCacheBytesMin = 128 * kMiB;
 constexpr std::uint64_t kSharedCachePart = 4;
 
 constexpr unsigned kRestartsMax = 8;
-// The pause before the first restart, doubled for each further restart.
+// The pause before the first restart, doubled for each later restart.
 constexpr std::chrono::milliseconds kRestartPause{5};
 
 class Loader {
@@ -63,7 +63,7 @@ class Loader {
 
   // Plans every read and opens every file; writes to no target. Callers of DCP match the texts of DCP's errors, so
   // missing keys and differing sizes are reported in DCP's words. After the first missing key prepare() only collects
-  // further missing keys.
+  // more missing keys.
   Result<void> prepare() {
     CAIRN_TRY(devices_.mark(state_.entries()));
     CAIRN_TRY_ASSIGN(entries_, WantedEntries::of(impl_, state_.entries(), options_.allow_partial));

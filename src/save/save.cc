@@ -8,12 +8,10 @@
 //    values differ for the first time, the ranks find their keys (rank_differences.h).
 //                     [reduction; after a failure also all-gather; for a checkpoint's plan a reduction; maybe a gather]
 // 3. Plan, unless all ranks voted for one plan: each rank gets its assignment of items (plan_exchange.cc). The plan of
-// a
-//    model is made by the coordinator alone; the claim follows from the plan, and takes place here.
+//    a model is made by the coordinator alone; the claim follows from the plan, and takes place here.
 //                                                                                 [gather, scatter, maybe once more]
 // 4. Write. The coordinator renders `.metadata`. Every rank writes its files, renames the files to their final names,
-// and
-//    reports sizes and checksums.                                                                             [gather]
+//    and reports sizes and checksums.                                                                         [gather]
 // 5. Commit. The coordinator commits by one rename (commit/save_transaction.cc). All ranks get the outcome, and the
 //    metadata if it is small.                                                                              [broadcast]
 //

@@ -3,7 +3,7 @@
 // 3. A call exceeds its deadline: the save is given up. From now on the worker's thread uses only the shared state.
 // 4. SaveFence decides whether the save may still be committed: only if the rename of `.metadata` has begun.
 // 5. The caller closes the gate of the sources: pending copies out of the caller's tensors are waited for, and no
-//    further copy begins. Therefore the tensors may be freed when the save returns. The hanging thread reads only
+//    other copy begins. Therefore the tensors may be freed when the save returns. The hanging thread reads only
 //    buffers of the worker.
 // 6. When the hanging call returns, the thread ends its task early, withdraws the files that were not committed, and
 //    ends.

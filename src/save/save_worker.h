@@ -100,9 +100,8 @@ class SaveWorker {
 
   // Runs a task on the worker's thread: returns the Result of `work(WorkerState&)`, and rethrows an exception of
   // `work`. If the save is given up before the task has ended, run() returns the reason; `phase` names the step in the
-  // text
-  // ("while ..."). Then `work` may run for ever: `work` owns all data that it uses, except the tensors, which it reads
-  // only with a pass of `sources`.
+  // text ("while ..."). Then `work` may run for ever: `work` owns all data that it uses, except the tensors, which it
+  // reads only with a pass of `sources`.
   template <typename Work>
   auto run(std::string_view phase, Work work) -> std::invoke_result_t<Work, WorkerState&> {
     struct Call {
@@ -125,7 +124,7 @@ class SaveWorker {
 
   bool has_given_up() const { return given_up_.has_value(); }
 
-  // The watch over the calls into the storage. For tasks that call a further storage: the calls get the deadlines.
+  // The watch over the calls into the storage. For tasks that call another storage: the calls get the deadlines.
   const std::shared_ptr<storage::OperationWatch>& operations();
 
  private:

@@ -52,7 +52,7 @@ class AsyncSaver:
 
     `process`: a native process writes, started at the first use; the process finishes the staged bytes even if this
     process is killed. False: threads write, and die with this process. `generations`: the number of saves that may be
-    in flight at a time, each with memory for the whole state; a further save waits for the oldest. `copy_threads`: the
+    in flight at a time, each with memory for the whole state; another save waits for the oldest. `copy_threads`: the
     number of threads that stage; 0 for one per core.
 
     `deadline_seconds`, `sync_deadline_seconds`, `publish_deadline_seconds`: a save fails on every rank when one of its

@@ -18,7 +18,7 @@ class Ranks:
     """The ranks of a call. `options` are keywords for the engine's save and load; `members` are the ranks' numbers in
     the job.
 
-    A process is alone if `no_dist` is set, if torch has no process group, or if the group has no further rank. Raises
+    A process is alone if `no_dist` is set, if torch has no process group, or if the group has no other rank. Raises
     InvalidArgument if this process is not in the group.
     """
 
@@ -44,7 +44,7 @@ class Ranks:
 
     @property
     def are_many(self) -> bool:
-        """Whether the call has further ranks."""
+        """Whether the call has other ranks."""
         return bool(self.options)
 
     def meet(self) -> None:

@@ -49,7 +49,7 @@ class CheckpointReader:
 
         `allow_pickle` lets values run the code that their pickles name (None: environment variable CAIRN_ALLOW_PICKLE);
         `verify` is as in ``cairn.load``. Of ``torch.load``'s keywords `weights_only` is known, the opposite of
-        `allow_pickle`; any further keyword is a TypeError.
+        `allow_pickle`; any other keyword is a TypeError.
 
         Raises cairn.Error: NotFound (a FileNotFoundError) if the rank has no checkpoint there, Mismatch (a
         RuntimeError) if the template differs from the checkpoint, UnsafeContent, Corrupt, and errors of the system.

@@ -38,7 +38,7 @@ class SaveTerms(NamedTuple):
 
     group: Any = None
     coordinator: int = 0  # its number in the group
-    metadata_attributes: bytes = b""  # pickled Metadata whose further attributes go into `.metadata`
+    metadata_attributes: bytes = b""  # pickled Metadata whose extra attributes go into `.metadata`
 
 
 class PlannedItems(NamedTuple):

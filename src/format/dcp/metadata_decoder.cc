@@ -383,7 +383,7 @@ Result<LocationRecord> MetadataDecoder::read_location(std::string_view fqn, Node
   return record;
 }
 
-// Only names of items' files enter the catalog. The fold may have seen names of further files.
+// Only names of items' files enter the catalog. The fold may have seen names of other files.
 Result<std::uint32_t> MetadataDecoder::file_number(std::uint32_t path) {
   if (path >= files_.size()) files_.resize(path + std::size_t{1});
   std::optional<std::uint32_t>& file = files_[path];

@@ -72,7 +72,7 @@ bool is_parameter_node(const pickle::Graph& graph, pickle::Node node);
 // dict of slots. Unset without attributes.
 pickle::Node attributes_node(const pickle::Graph& graph, pickle::Node node);
 
-// If `node` makes a torch.nn.Parameter without further state: the node of the parameter's tensor, and whether the
+// If `node` makes a torch.nn.Parameter without other state: the node of the parameter's tensor, and whether the
 // parameter requires a gradient.
 struct ParameterNode {
   pickle::Node tensor;

@@ -55,7 +55,7 @@ class TensorResolver final : public pickle::Resolver {
   bool big_endian_;
   std::unordered_map<std::string_view, Used, SeededHash> used_;  // by keys in the pickle
   std::vector<std::byte> window_;                                // the last one read
-  // The storages that the value has named: a further mention takes no further bytes.
+  // The storages that the value has named: another mention takes no more bytes.
   std::unordered_map<std::string_view, SharedArray, SeededHash> named_;
 };
 
