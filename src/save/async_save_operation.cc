@@ -323,7 +323,6 @@ Result<AsyncSave> AsyncSaveOperation::begin() {
   shared.items = std::move(items_);
   staging::CopyOptions copying;
   copying.arena_bytes = plan_->layout->arena_bytes;
-  copying.thread_count = resources_.copy_threads;
   copying.devices = shared.devices.get();
   copying.fence = &shared.fence;
   copying.stall_max = save.deadlines.progress;

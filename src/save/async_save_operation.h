@@ -29,7 +29,6 @@ namespace cairn::checkpointer {
 // The checkpointer's objects that an operation uses. All outlive the operation.
 struct AsyncSaveResources {
   staging::ArenaPool* arenas = nullptr;
-  std::size_t copy_threads = 0;
   writer::SaveWriter* writer = nullptr;
   StagedPlans* plans = nullptr;
   // Runs the work on a new thread, which is joined before the checkpointer ends. kUnavailable if no thread can be
