@@ -1,8 +1,8 @@
 // SaveWorker: makes the storage calls of a synchronous save, on a separate thread.
 //
-// Cairn can't cancel a call that hangs in the kernel. Therefore the saving thread makes no storage calls: it gives
-// tasks to the worker's thread, one at a time, and waits for each task. If a call exceeds its deadline, the save is
-// given up and the worker's thread is detached. The steps stand at the top of save_worker.cc.
+// The saving thread makes no storage calls: it gives tasks to the worker's thread, one at a time, and waits for each
+// task. If a call exceeds its deadline, the save is given up and the worker's thread is abandoned. The steps stand at
+// the top of storage/watched_thread.h and of save_worker.cc.
 //
 // Threads: one at a time. In a forked child the worker has no thread: every task fails with kUnavailable, and the
 // destructor neither waits nor calls the storage.
@@ -10,18 +10,12 @@
 
 #include <cairn/checkpoint.h>
 #include <cairn/result.h>
-#include <sys/types.h>
-#include <unistd.h>
 
-#include <atomic>
-#include <chrono>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -31,8 +25,8 @@
 #include "commit/save_transaction.h"
 #include "os/gate.h"
 #include "save/rank_writer.h"
-#include "storage/operation_watch.h"
 #include "storage/storage.h"
+#include "storage/watched_thread.h"
 
 namespace cairn::checkpointer {
 
@@ -43,12 +37,10 @@ struct SaveDirectory {
   std::function<Result<std::unique_ptr<storage::Storage>>()> open;
 };
 
-// The state of the tasks. Only the worker's thread uses and destroys the state, except the first three members, which
-// are thread-safe.
+// The state of the tasks. Only the worker's thread uses the state, except the first two members, which are thread-safe.
 struct WorkerState {
   commit::SaveFence fence;
-  os::Gate sources;  // open while the caller's tensors may be read
-  std::atomic<bool> cancelled{false};
+  os::Gate sources;                                      // open while the caller's tensors may be read
   std::unique_ptr<storage::Storage> storage;             // outlives `transaction`, `model` and `writer`
   std::unique_ptr<commit::SaveTransaction> transaction;  // null except at the coordinator of a checkpoint
   std::unique_ptr<commit::ModelTransaction> model;       // null except at the coordinator of a model
@@ -94,8 +86,8 @@ class SaveWorker {
   // Withdraws the files that were not committed, unless the storage hangs meanwhile, and ends the thread. A second call
   // does nothing.
   void finish();
-  // As finish(), but does not call `interrupted`, and waits for a hanging call only as long as after an interruption. A
-  // detached thread withdraws the files when its call returns.
+  // As finish(), but does not call `interrupted`, and waits for a hanging call only as long as after an interruption.
+  // An abandoned thread withdraws the files when its call returns.
   void leave();
 
   // Runs a task on the worker's thread: returns the Result of `work(WorkerState&)`, and rethrows an exception of
@@ -105,43 +97,18 @@ class SaveWorker {
   // only with a pass of `sources`.
   template <typename Work>
   auto run(std::string_view phase, Work work) -> std::invoke_result_t<Work, WorkerState&> {
-    struct Call {
-      Work work;
-      std::optional<std::invoke_result_t<Work, WorkerState&>> result = {};
-      std::exception_ptr exception = {};
-    };
-    const auto call = std::make_shared<Call>(Call{std::move(work)});  // shared with the worker's thread
-    const auto task = [call](WorkerState& state) {
-      try {
-        call->result.emplace(call->work(state));
-      } catch (...) {
-        call->exception = std::current_exception();
-      }
-    };
-    if (std::optional<Error> reason = carry_out(task, phase)) return *std::move(reason);
-    if (call->exception) std::rethrow_exception(call->exception);
-    return *std::move(call->result);
+    return storage::outcome_of(
+        [state = state_, work = std::move(work)]() mutable { return work(*state); },
+        [this, phase](storage::WatchedThread::Task task) { return carry_out(std::move(task), phase); });
   }
 
   bool has_given_up() const { return given_up_.has_value(); }
 
   // The watch over the calls into the storage. For tasks that call a further storage: the calls get the deadlines.
-  const std::shared_ptr<storage::OperationWatch>& operations();
+  const std::shared_ptr<storage::OperationWatch>& operations() const { return thread_.watch()->operations; }
 
  private:
-  using Clock = std::chrono::steady_clock;
-  using Task = std::function<void(WorkerState&)>;
-  struct SharedState;
-  // A forked child must not destroy these members: the thread does not exist in the child, and may have held the mutex.
-  struct Owned {
-    std::shared_ptr<SharedState> shared;  // shared with the thread
-    std::thread thread;                   // joinable from the first task until the end
-  };
-  bool is_of_a_fork() const { return getpid() != process_; }
-  SharedState& shared() { return *owned_->shared; }
-  static void work(SharedState& shared);
-  Result<void> start();
-  std::optional<Error> carry_out(Task task, std::string_view phase);
+  std::optional<Error> carry_out(storage::WatchedThread::Task task, std::string_view phase);
   struct CommitOutcome {
     Result<commit::CommitReport> report;
     bool may_have_committed;
@@ -153,9 +120,9 @@ class SaveWorker {
 
   SaveDeadlines deadlines_;
   std::function<bool()> interrupted_;
-  std::optional<Clock::time_point> interrupted_at_;
-  pid_t process_ = getpid();
-  std::unique_ptr<Owned> owned_;
+  // Shared with the thread, also through its `at_end`: the caller never destroys what a task uses.
+  std::shared_ptr<WorkerState> state_ = std::make_shared<WorkerState>();
+  storage::WatchedThread thread_;
   std::optional<commit::SaveFence::GivenUp> given_up_;
   bool may_have_committed_ = false;
   std::optional<Error> reason_;  // the error of all later tasks
