@@ -92,6 +92,7 @@ Result<commit::SaveTicket> SaveWorker::claim_model(const commit::SaveIdentity& i
 }
 
 Result<std::vector<WrittenFile>> SaveWorker::write(std::unique_ptr<RankWriter> writer, const SaveOptions& options) {
+  has_written_ = true;
   // Only the calling thread may call options.interrupted: the write looks at the stop flag instead.
   data_file::WriteOptions write_options{options.durability, options.thread_count, options.direct_io};
   return run("writing the files of this rank",
@@ -102,6 +103,25 @@ Result<std::vector<WrittenFile>> SaveWorker::write(std::unique_ptr<RankWriter> w
                state.writer = std::move(writer);
                return state.writer->write(*state.storage, write_options);
              });
+}
+
+Result<void> SaveWorker::expect(std::vector<std::string> names) {
+  return run("claiming the directory", [names = std::move(names)](WorkerState& state) mutable -> Result<void> {
+    if (state.model) {
+      state.model->expect(std::move(names));
+    } else {
+      state.transaction->expect(std::move(names));
+    }
+    return {};
+  });
+}
+
+Result<void> SaveWorker::with_files(std::string_view phase, void (commit::RankFiles::*act)()) {
+  if (!has_written_) return {};
+  return run(phase, [act](WorkerState& state) -> Result<void> {
+    if (state.writer) (state.writer->files().*act)();
+    return {};
+  });
 }
 
 Result<commit::CommitReport> SaveWorker::commit(std::string pickle, manifest::CommitRecord record,

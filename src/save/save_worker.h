@@ -69,12 +69,20 @@ class SaveWorker {
 
   // The tasks of a save, in this order.
   Result<void> open(const SaveDirectory& directory);
-  // At the coordinator only. If the save fails, the transaction withdraws the files that it expects.
+  // At the coordinator only. If the save fails, the transaction withdraws the files that expect() names.
   Result<commit::SaveTicket> claim(const commit::SaveIdentity& identity, const commit::ClaimOptions& options);
   Result<commit::SaveTicket> claim_model(const commit::SaveIdentity& identity,
                                          const commit::ModelClaimOptions& options);
+  // After the claim, before a rank can publish a file: the final names of the files of all ranks.
+  Result<void> expect(std::vector<std::string> names);
   // Uses of `options` the durability and the settings that affect only speed.
   Result<std::vector<WrittenFile>> write(std::unique_ptr<RankWriter> writer, const SaveOptions& options);
+  // As in RankFiles. Without a preceding write() the functions do nothing.
+  Result<void> hand_over_files() { return with_files("handing over its files", &commit::RankFiles::hand_over); }
+  Result<void> withdraw_files() { return with_files("withdrawing its files", &commit::RankFiles::withdraw); }
+  Result<void> remove_own_folder() {
+    return with_files("removing its private folder", &commit::RankFiles::remove_own_folder);
+  }
   // At the coordinator only. If the storage hangs after the commit was synced, the save has succeeded, with a warning.
   // An exception of `interrupted` is rethrown only if the save is not committed and never will be. Otherwise commit()
   // drops the exception, and returns the warning or the error that the outcome is unknown.
@@ -89,6 +97,9 @@ class SaveWorker {
   // As finish(), but does not call `interrupted`, and waits for a hanging call only as long as after an interruption.
   // An abandoned thread withdraws the files when its call returns.
   void leave();
+  // After a success leave(): an exception of `interrupted` would hide the commit. After a failure finish(), which
+  // withdraws the files before the caller gets the error.
+  void end(bool has_succeeded) { has_succeeded ? leave() : finish(); }
 
   // Runs a task on the worker's thread: returns the Result of `work(WorkerState&)`, and rethrows an exception of
   // `work`. If the save is given up before the task has ended, run() returns the reason; `phase` names the step in the
@@ -108,6 +119,7 @@ class SaveWorker {
   const std::shared_ptr<storage::OperationWatch>& operations() const { return thread_.watch()->operations; }
 
  private:
+  Result<void> with_files(std::string_view phase, void (commit::RankFiles::*act)());
   std::optional<Error> carry_out(storage::WatchedThread::Task task, std::string_view phase);
   struct CommitOutcome {
     Result<commit::CommitReport> report;
@@ -125,6 +137,7 @@ class SaveWorker {
   storage::WatchedThread thread_;
   std::optional<commit::SaveFence::GivenUp> given_up_;
   bool may_have_committed_ = false;
+  bool has_written_ = false;     // write() was called
   std::optional<Error> reason_;  // the error of all later tasks
 };
 
