@@ -30,8 +30,7 @@
 namespace cairn {
 
 struct CheckpointStagerOptions {
-  std::size_t generations = 2;   // the greatest number of arenas: if all are busy, a save waits for the oldest
-  std::size_t thread_count = 0;  // copying threads; 0: a thread for each core of this process, at most 8
+  std::size_t generations = 2;  // the greatest number of arenas: if all are busy, a save waits for the oldest
   // true: before an arena takes memory, the stager checks the limits of this process's memory cgroups, and the memory
   // of the machine. Without room, a save waits until an earlier save gives its arena back. The save fails with kNoSpace
   // if the arena's memory would not be enough. If other ranks or a writer wait for this rank meanwhile, the save also

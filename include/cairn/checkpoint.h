@@ -43,10 +43,12 @@ struct SafetensorsForm {
   std::vector<std::pair<std::string, std::uint32_t>> file_numbers = {};
   // true: each rank writes its own chunks, and the chunks' places stand in the files' headers. There is no index, and
   // therefore no moment at which the files replace an older model: an existing model is an error (kInvalidArgument),
-  // unless `overwrite_with_shards`. false: each file is written by one rank, which must hold all of the file's tensors
+  // unless `for_consolidation`. false: each file is written by one rank, which must hold all of the file's tensors
   // whole (else kInvalidArgument), and the rename of `model.safetensors.index.json` commits the model.
   bool sharded = false;
-  bool overwrite_with_shards = false;
+  // Of shards: the directory holds the input of consolidate() (cairn/consolidate.h), which commits the model of another
+  // directory. The shards replace earlier files; while they do, the directory has no whole model.
+  bool for_consolidation = false;
 };
 
 struct SaveOptions {

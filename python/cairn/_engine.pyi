@@ -275,7 +275,7 @@ def write_share(
 # A box that a rank holds: key, dtype code, shape of the tensor, offsets, sizes.
 _HeldBox = tuple[str, int, _Ints, _Ints, _Ints]
 
-# safetensors: file numbers by key, sharded, overwrite_with_shards
+# safetensors: file numbers by key, sharded, whether a consolidation follows
 def claim_model(
     directory: bytes,
     held: list[list[_HeldBox]],
@@ -324,12 +324,12 @@ class AsyncSave:
 
 @final
 class AsyncCheckpointer:
-    # memory: generations, copying threads, whether memory limits are respected
+    # memory: generations, whether memory limits are respected
     # sharing: the checkpointer whose memory the new one uses in place of its own
     def __init__(
         self,
         process: WriterProcess | None,
-        memory: tuple[int, int, bool],
+        memory: tuple[int, bool],
         nice: int,
         sharing: AsyncCheckpointer | None,
     ) -> None: ...

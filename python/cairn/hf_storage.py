@@ -59,9 +59,9 @@ class HuggingFaceStorageWriter(StockModelWriter, FileSystemWriter):
     `save_distributed`, each file is written by one rank, which must hold the file's tensors whole.
 
     The rename of ``model.safetensors.index.json`` commits a model: an older model stays whole until then. Shards
-    without an index have no commit point: saving them over a model raises InvalidArgument, unless
-    `overwrite_with_shards` allows a time without a whole model. A value that is no tensor raises InvalidArgument, with
-    the key, before anything is written.
+    without an index have no commit point: saving them over a model raises InvalidArgument, except in the folder
+    ``sharded``, whose shards are not the model. A value that is no tensor raises InvalidArgument, with the key, before
+    anything is written.
 
     As a StorageWriter for ``torch.distributed.checkpoint.save`` and ``async_save``, the class writes the same files and
     keeps these promises; the coordinator consolidates alone. ``use_collectives=False`` raises InvalidArgument. torch's
@@ -69,8 +69,6 @@ class HuggingFaceStorageWriter(StockModelWriter, FileSystemWriter):
     `write_data`, or `finish` without a call of ``super().finish()``: then only the values that are no tensors are
     refused.
     """
-
-    overwrite_with_shards = False
 
     def __init__(
         self,
@@ -80,8 +78,6 @@ class HuggingFaceStorageWriter(StockModelWriter, FileSystemWriter):
         save_distributed: bool = False,
         enable_consolidation: bool = False,
         thread_count_consolidation: int = 1,
-        *,
-        overwrite_with_shards: bool = False,
     ) -> None:
         super().__init__(
             os.fspath(path),
@@ -91,7 +87,6 @@ class HuggingFaceStorageWriter(StockModelWriter, FileSystemWriter):
             enable_consolidation,
             thread_count_consolidation,
         )
-        self.overwrite_with_shards = overwrite_with_shards
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Raises InvalidArgument for a value that is no tensor: torch would write a file that no reader accepts."""

@@ -16,7 +16,6 @@ WRONG: list[dict[str, Any]] = [
     {"generations": 0},
     {"generations": 1.5},
     {"generations": True},
-    {"copy_threads": -1},
     {"deadline_seconds": 0},
     {"deadline_seconds": float("nan")},
     {"grace_seconds": -1},
@@ -37,6 +36,12 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
         with pytest.raises(cairn.InvalidArgument, match=name):
             set_up(**wrong)
     assert part(DefaultSavers).settings == before
+
+
+def test_a_setting_that_does_not_exist_is_refused_by_its_name() -> None:
+    for set_up in (cairn.configure_async_saves, cairn.AsyncSaver):
+        with pytest.raises(TypeError, match="copy_threads"):
+            set_up(copy_threads=1)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("wrong", [{"deadline_seconds": 0}, {"sync_deadline_seconds": "1"}], ids=str)

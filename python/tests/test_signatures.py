@@ -17,7 +17,6 @@ from cairn._mirror import replacements
 ADDED = {
     "load": ["allow_pickle", "allow_cast", "verify", "follow_links"],
     "FileSystemReader": ["thread_count", "keep_cached", "broadcast_replicas"],
-    "HuggingFaceStorageWriter": ["overwrite_with_shards"],
     "BroadcastingTorchSaveReader": ["allow_pickle"],
     "dcp_to_torch_save": ["allow_pickle", "follow_links"],
     "torch_save_to_dcp": ["allow_pickle"],

@@ -141,7 +141,7 @@ Result<void> ModelTransaction::check_overwrite(const ModelInPlace& now) const {
   if (shards && !options_.overwrite_with_shards) {
     return Error(ErrorCode::kInvalidArgument,
                  "the directory holds a model, and shards without an index can't replace a model in one step: save "
-                 "into a new directory, or consolidate the shards, or allow a time without a whole model")
+                 "into a new directory, or consolidate the shards")
         .file(found);
   }
   if (shards && !now.foreign.empty()) {

@@ -65,13 +65,6 @@ Result<std::vector<WrittenFile>> write_streams(ConvertJob& job, RankPart part, s
   return written;
 }
 
-Result<void> hand_over_files(ConvertJob& job) {
-  return job.worker.run("handing over its files", [](WorkerState& state) -> Result<void> {
-    state.writer->files().hand_over();
-    return {};
-  });
-}
-
 void report_copies(ConvertJob& job) {
   for (const std::vector<std::size_t>& group : job.input->tied) {
     TiedTensors& tied = job.report.tied.emplace_back();

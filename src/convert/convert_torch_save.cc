@@ -347,7 +347,7 @@ Result<void> convert_to_torch_save(ConvertJob& job) {
   images.push_back(std::move(laid_out.image));
   job.as_saved = std::move(laid_out.as_saved);
   CAIRN_TRY(write_streams(job, part, std::move(images)));
-  CAIRN_TRY(hand_over_files(job));
+  CAIRN_TRY(job.worker.hand_over_files());
   CAIRN_TRY_ASSIGN(commit::CommitReport committed, job.worker.commit_model({{name}, {}, 0}, job.options.durability));
   job.report.warnings = std::move(committed.warnings);
   job.report.directory = directory;

@@ -176,7 +176,6 @@ def _begin(
 def configure_async_saves(  # noqa: PLR0913 - keywords, each with a default
     *,
     generations: int = 2,
-    copy_threads: int = 0,
     deadline_seconds: float = 300.0,
     sync_deadline_seconds: float = 1800.0,
     publish_deadline_seconds: float = 600.0,
@@ -187,14 +186,22 @@ def configure_async_saves(  # noqa: PLR0913 - keywords, each with a default
     fail_at_exit: bool = False,
     heed_memory_limits: bool = True,
 ) -> None:
-    """Sets how :func:`async_save` works in this process: the options of :class:`cairn.AsyncSaver`. Waits for running
-    saves.
+    """Sets how :func:`async_save` works in this process. Waits for running saves.
 
-    The deadlines of blocking saves are set with :func:`cairn.configure_saves`.
+    The options are those of :class:`cairn.AsyncSaver`, which describes them. The reasons to set an option:
+
+    - `generations`: 1 if there is no memory for two copies of the state; more if saves follow each other quickly.
+    - `deadline_seconds`, `sync_deadline_seconds`, `publish_deadline_seconds`: less, to learn sooner that the storage
+      hangs; more, for storage whose single calls take longer. The deadlines of blocking saves are set with
+      :func:`cairn.configure_saves`.
+    - `grace_seconds`: less than the time between the scheduler's SIGTERM and its SIGKILL.
+    - `nice`, `io_priority`: if the writer slows the training down, or if the writer gets too little of the machine.
+    - `torn_snapshot_alarm`: False if the program knowingly changes tensors that are being staged.
+    - `fail_at_exit`: True if the scheduler goes by the exit status.
+    - `heed_memory_limits`: False if the machine states less available memory than it has, as with the cache of ZFS.
     """
     settings = {
         "generations": generations,
-        "copy_threads": copy_threads,
         "deadline_seconds": deadline_seconds,
         "sync_deadline_seconds": sync_deadline_seconds,
         "publish_deadline_seconds": publish_deadline_seconds,

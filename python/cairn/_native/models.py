@@ -61,8 +61,7 @@ def model_form(writer: Any) -> tuple[dict[str, int], bool, bool]:
 
     The shards that are consolidated afterwards may replace older shards: the model is the consolidated one.
     """
-    allowed = bool(getattr(writer, "overwrite_with_shards", False) or writer.enable_consolidation)
-    return dict(writer.fqn_to_index_mapping or {}), bool(writer.save_distributed), allowed
+    return dict(writer.fqn_to_index_mapping or {}), bool(writer.save_distributed), bool(writer.enable_consolidation)
 
 
 def consolidated_directory(writer: Any) -> Path | None:

@@ -52,8 +52,7 @@ class AsyncSaver:
 
     `process`: a native process writes, started at the first use; the process finishes the staged bytes even if this
     process is killed. False: threads write, and die with this process. `generations`: the number of saves that may be
-    in flight at a time, each with memory for the whole state; another save waits for the oldest. `copy_threads`: the
-    number of threads that stage; 0 for one per core.
+    in flight at a time, each with memory for the whole state; another save waits for the oldest.
 
     `deadline_seconds`, `sync_deadline_seconds`, `publish_deadline_seconds`: a save fails on every rank when one of its
     calls into the storage has not returned within the limit for a write; for an fsync, which shows no bytes; for a call
@@ -82,7 +81,6 @@ class AsyncSaver:
         *,
         process: bool = True,
         generations: int = 2,
-        copy_threads: int = 0,
         deadline_seconds: float = 300.0,
         sync_deadline_seconds: float = 1800.0,
         publish_deadline_seconds: float = 600.0,
@@ -96,7 +94,6 @@ class AsyncSaver:
     ) -> None:
         check_settings(
             generations=generations,
-            copy_threads=copy_threads,
             deadline_seconds=deadline_seconds,
             sync_deadline_seconds=sync_deadline_seconds,
             publish_deadline_seconds=publish_deadline_seconds,
@@ -112,7 +109,7 @@ class AsyncSaver:
         if process:
             executable = os.fsencode(writer_executable())
             self._process = _engine.WriterProcess(executable, grace_seconds, nice, io_priority or "")
-        memory = (generations, copy_threads, heed_memory_limits)
+        memory = (generations, heed_memory_limits)
         self._native: _engine.AsyncCheckpointer = _engine.AsyncCheckpointer(
             self._process, memory, nice, sharing._native if sharing else None
         )

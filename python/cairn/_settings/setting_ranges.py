@@ -10,7 +10,6 @@ _COUNT_MAX = 1 << 16
 _SECONDS_MAX = 1e9
 _RANGES: dict[str, tuple[type | tuple[type, ...], float, float]] = {  # by setting: type, least and greatest value
     "generations": (int, 1, _COUNT_MAX),
-    "copy_threads": (int, 0, _COUNT_MAX),
     "deadline_seconds": ((int, float), 0.001, _SECONDS_MAX),
     "sync_deadline_seconds": ((int, float), 0.001, _SECONDS_MAX),
     "publish_deadline_seconds": ((int, float), 0.001, _SECONDS_MAX),
