@@ -11,8 +11,8 @@
 // 4. Then the call returns; the working threads end when the storage answers.
 #pragma once
 
+#include <cairn/options.h>
 #include <cairn/result.h>
-#include <cairn/save_deadlines.h>
 
 #include <atomic>
 #include <chrono>
