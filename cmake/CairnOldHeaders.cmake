@@ -1,6 +1,7 @@
 # The headers' names before release 0.1, for programs that still include them: each old name is a header of three lines, in
-# the build folder and in the installation, that includes the header with the new name. Cairn's own sources can't see them.
-# To remove the old names, remove this file and the two lines of src/CMakeLists.txt that name it or `old_headers`.
+# the build folder and in the installation, that includes the header with the new name. tools/check_layers.py refuses the old
+# names in Cairn's own sources. To remove the old names, remove this file, the places in src/CMakeLists.txt that name it or
+# `old_headers`, and check_old_headers() in tools/check_layers.py.
 include_guard()
 
 # Each line: a header, and the old names of its parts.
@@ -19,7 +20,7 @@ set(cairn_old_headers
 set(cairn_old_folder ${PROJECT_BINARY_DIR}/old_headers)
 set(cairn_old_files "")
 foreach(line IN LISTS cairn_old_headers)
-  string(REGEX MATCHALL "[a-z_]+" names "${line}")
+  string(REGEX MATCHALL "[a-z0-9_]+" names "${line}")
   list(POP_FRONT names new)
   foreach(old IN LISTS names)
     set(file ${cairn_old_folder}/cairn/${old}.h)

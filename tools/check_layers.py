@@ -94,7 +94,7 @@ def check_old_headers(root: Path) -> list[str]:
     listed = root / "cmake" / "CairnOldHeaders.cmake"
     if not listed.exists():
         return []
-    lines = re.findall(r'^ +"([a-z_]+): ([a-z_ ]+)"', listed.read_text(), re.MULTILINE)
+    lines = re.findall(r'^ +"([a-z0-9_]+): ([a-z0-9_ ]+)"', listed.read_text(), re.MULTILINE)
     new_names = {f"cairn/{old}.h": f"cairn/{new}.h" for new, names in lines for old in names.split()}
     problems = []
     for top in ("include", "src", "cli", "python", "fuzz", "bench", "examples", "faults"):
