@@ -2,7 +2,7 @@
 //
 //   06_resharding DIR
 //
-// The ranks are threads of this program (cairn/local_group.h). Ranks of MPI make the same calls: example 05.
+// The ranks are threads of this program (cairn/collectives.h). Ranks of MPI make the same calls: example 05.
 #include <cairn/cairn.h>
 
 #include <cstdio>

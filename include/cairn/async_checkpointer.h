@@ -13,9 +13,11 @@
 
 #include <cairn/catalog.h>
 #include <cairn/checkpoint.h>
+#include <cairn/options.h>
 #include <cairn/result.h>
-#include <cairn/save_progress.h>
+#include <cairn/save.h>
 #include <cairn/state_dict.h>
+#include <cairn/tensor.h>
 
 #include <chrono>
 #include <cstddef>

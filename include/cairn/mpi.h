@@ -15,7 +15,6 @@
 // not take part, the calls of the other ranks end when MPI or its launcher ends the job.
 #pragma once
 
-#include <cairn/callback_collectives.h>
 #include <cairn/collectives.h>
 #include <cairn/result.h>
 #include <mpi.h>

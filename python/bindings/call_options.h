@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cairn/checkpoint.h>
+#include <cairn/save.h>
 #include <nanobind/nanobind.h>
 
 #include <string>

@@ -1,7 +1,7 @@
 // Python objects <-> cairn::Value, for the types whose pickle holds no code.
 #pragma once
 
-#include <cairn/value.h>
+#include <cairn/state_dict.h>
 #include <nanobind/nanobind.h>
 
 #include <optional>

@@ -44,6 +44,7 @@ int main(int, char** argv) { return save_and_load(argv[1]); }
 
 SAVE = """
 #include <cairn/cairn.h>
+#include <cairn/value.h>  // an old name (cmake/CairnOldHeaders.cmake)
 
 #include <cstdio>
 

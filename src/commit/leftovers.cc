@@ -1,7 +1,5 @@
 #include "commit/leftovers.h"
 
-#include <cairn/seeded_hash.h>
-
 #include <algorithm>
 #include <iterator>
 #include <optional>
@@ -16,6 +14,7 @@
 #include "commit/save_ticket.h"
 #include "commit/save_transaction.h"
 #include "core/checksum.h"
+#include "core/seeded_hash.h"
 #include "format/dcp/metadata_decoder.h"
 #include "format/manifest/trailer.h"
 

@@ -39,8 +39,6 @@
 //    next save.
 #include "commit/model_transaction.h"
 
-#include <cairn/seeded_hash.h>
-
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
@@ -56,6 +54,7 @@
 #include "commit/model_leftovers.h"
 #include "commit/rank_files.h"
 #include "core/checksum.h"
+#include "core/seeded_hash.h"
 
 namespace cairn::commit {
 namespace {

@@ -5,7 +5,7 @@
 // destructor withdraws everything that the transaction put into the directory. After the rename nothing is withdrawn.
 #pragma once
 
-#include <cairn/durability.h>
+#include <cairn/options.h>
 #include <cairn/result.h>
 
 #include <cstdint>

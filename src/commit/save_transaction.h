@@ -5,8 +5,8 @@
 // destructor withdraws everything that the transaction put into the directory. After the rename nothing is withdrawn.
 #pragma once
 
-#include <cairn/durability.h>
-#include <cairn/metadata_name.h>
+#include <cairn/catalog.h>
+#include <cairn/options.h>
 #include <cairn/result.h>
 
 #include <cstdint>

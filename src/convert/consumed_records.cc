@@ -1,7 +1,5 @@
 #include "convert/consumed_records.h"
 
-#include <cairn/seeded_hash.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <deque>
@@ -14,6 +12,7 @@
 
 #include "convert/tied_tensors.h"
 #include "core/place_text.h"
+#include "core/seeded_hash.h"
 
 namespace cairn::checkpointer {
 namespace {

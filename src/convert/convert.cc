@@ -8,8 +8,8 @@
 //
 // The calling thread reports progress and asks for an interruption. All calls into the storages of source and target
 // are made by tasks of a SaveWorker, as of a save: a call that hangs fails the conversion within its deadline.
+#include <cairn/catalog.h>
 #include <cairn/convert.h>
-#include <cairn/key_pattern.h>
 
 #include <algorithm>
 #include <utility>

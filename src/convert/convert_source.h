@@ -6,7 +6,6 @@
 #include <cairn/checkpoint.h>
 #include <cairn/convert.h>
 #include <cairn/result.h>
-#include <cairn/seeded_hash.h>
 
 #include <atomic>
 #include <cstddef>
@@ -24,6 +23,7 @@
 
 #include "checkpoint/checkpoint_impl.h"
 #include "core/nested_shape.h"
+#include "core/seeded_hash.h"
 #include "data_file/conversion_losses.h"
 #include "data_file/record_checks.h"
 #include "data_file/tensor_reader.h"

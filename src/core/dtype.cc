@@ -1,4 +1,4 @@
-#include <cairn/dtype.h>
+#include <cairn/tensor.h>
 
 #include <array>
 

@@ -1,4 +1,3 @@
-#include <cairn/seeded_hash.h>
 #include <cairn/state_dict.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <limits>
 
 #include "core/checked.h"
+#include "core/seeded_hash.h"
 
 namespace cairn {
 namespace {

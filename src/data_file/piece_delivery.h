@@ -4,8 +4,8 @@
 // Thread-safe for different pieces.
 #pragma once
 
+#include <cairn/options.h>
 #include <cairn/result.h>
-#include <cairn/verify_level.h>
 
 #include <cstdint>
 #include <span>

@@ -1,8 +1,7 @@
 // verify: five checks of a checkpoint: every file against the commit record, every byte against its checksum, every
 // tensor against its chunks, every item of a file against the metadata, and the compact catalog of the metadata against
 // its pickle.
-#include <cairn/seeded_hash.h>
-#include <cairn/verify.h>
+#include <cairn/inspect.h>
 
 #include <algorithm>
 #include <functional>
@@ -18,6 +17,7 @@
 #include "checkpoint/recorded_dtypes.h"
 #include "core/byte_source.h"
 #include "core/checksum.h"
+#include "core/seeded_hash.h"
 #include "data_file/archive_check.h"
 #include "data_file/range_fetch.h"
 #include "format/torch_file/torch_opening.h"

@@ -3,7 +3,6 @@
 // Thread-safe. A count of windows says that all windows with lower numbers are done.
 #pragma once
 
-#include <cairn/error.h>
 #include <cairn/result.h>
 
 #include <chrono>

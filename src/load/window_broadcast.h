@@ -16,7 +16,6 @@
 #pragma once
 
 #include <cairn/collectives.h>
-#include <cairn/error.h>
 #include <cairn/result.h>
 
 #include <array>

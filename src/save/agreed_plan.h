@@ -4,6 +4,7 @@
 
 #include <cairn/checkpoint.h>
 #include <cairn/result.h>
+#include <cairn/save.h>
 
 #include <memory>
 #include <optional>

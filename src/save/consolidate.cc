@@ -4,7 +4,7 @@
 // 4. The coordinator commits the model by the rename of the index. All ranks get the outcome.              [broadcast]
 //
 // Failures are exchanged as in a save (save.cc).
-#include <cairn/consolidate.h>
+#include <cairn/save.h>
 
 #include <algorithm>
 #include <map>

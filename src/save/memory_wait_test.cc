@@ -1,5 +1,5 @@
 // Asynchronous saves that wait for the memory of an earlier save. The memory limits are read from files of the test.
-#include <cairn/local_group.h>
+#include <cairn/collectives.h>
 #include <gtest/gtest.h>
 
 #include <array>

@@ -24,6 +24,7 @@
 // step. If the storage hangs in the commit, the outcome is unknown once the rename has begun; once the commit is
 // synced, the save has succeeded, and only the clean-up is missing.
 #include <cairn/checkpoint.h>
+#include <cairn/save.h>
 
 #include <algorithm>
 #include <optional>

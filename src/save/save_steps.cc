@@ -1,4 +1,4 @@
-#include <cairn/save_steps.h>
+#include <cairn/save.h>
 
 #include <functional>
 #include <map>

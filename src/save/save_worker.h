@@ -10,6 +10,7 @@
 
 #include <cairn/checkpoint.h>
 #include <cairn/result.h>
+#include <cairn/save.h>
 
 #include <functional>
 #include <memory>

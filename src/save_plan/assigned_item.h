@@ -1,8 +1,8 @@
 // AssignedItem: an item that a rank writes in a save.
 #pragma once
 
-#include <cairn/box.h>
 #include <cairn/result.h>
+#include <cairn/tensor.h>
 
 #include <cstdint>
 #include <memory>

@@ -5,7 +5,7 @@
 // a name.
 #pragma once
 
-#include <cairn/durability.h>
+#include <cairn/options.h>
 #include <cairn/result.h>
 
 #include <cstddef>

@@ -6,8 +6,8 @@
 // returns, the thread is abandoned in any case: the working threads end when the storage answers.
 #pragma once
 
+#include <cairn/options.h>
 #include <cairn/result.h>
-#include <cairn/save_deadlines.h>
 
 #include <chrono>
 #include <cstdint>

@@ -21,8 +21,8 @@
 // Thread-safe, except that one thread at a time posts and waits.
 #pragma once
 
+#include <cairn/options.h>
 #include <cairn/result.h>
-#include <cairn/save_deadlines.h>
 #include <sys/types.h>
 #include <unistd.h>
 

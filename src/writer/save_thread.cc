@@ -1,6 +1,6 @@
 #include "writer/save_thread.h"
 
-#include <cairn/error.h>
+#include <cairn/result.h>
 
 #include <algorithm>
 #include <chrono>

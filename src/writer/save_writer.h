@@ -4,9 +4,8 @@
 // Thread-safe; calls for one save must not overlap.
 #pragma once
 
-#include <cairn/durability.h>
+#include <cairn/options.h>
 #include <cairn/result.h>
-#include <cairn/save_deadlines.h>
 
 #include <sys/types.h>
 

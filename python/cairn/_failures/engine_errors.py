@@ -23,7 +23,7 @@ from cairn.errors import (
     UnusableDirectory,
 )
 
-# An option in a message of the engine (cairn/error.h), and the options that are flags.
+# An option in a message of the engine (cairn/result.h), and the options that are flags.
 _OPTION = re.compile(r"\(option (\w+)\)")
 _FLAGS = ("allow_cast", "allow_pickle", "follow_links", "overwrite")
 

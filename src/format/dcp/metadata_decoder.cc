@@ -1,7 +1,5 @@
 #include "format/dcp/metadata_decoder.h"
 
-#include <cairn/seeded_hash.h>
-
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "core/checked.h"
+#include "core/seeded_hash.h"
 #include "format/dcp/location_join.h"
 #include "format/dcp/metadata_records.h"
 #include "format/dcp/planner_data.h"

@@ -10,9 +10,8 @@
 #include "core/byte_source.h"
 #include "format/safetensors/checksums.h"
 
-#include <cairn/box.h>
-#include <cairn/dtype.h>
 #include <cairn/result.h>
+#include <cairn/tensor.h>
 
 #include <cstdint>
 #include <optional>

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cairn/result.h>
-#include <cairn/seeded_hash.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -15,6 +14,7 @@
 
 #include "core/byte_budget.h"
 #include "core/checked.h"
+#include "core/seeded_hash.h"
 
 namespace cairn::torch_file {
 

@@ -3,9 +3,8 @@
 // Pure; never reads the storage. read_tensor_node() has checked that the window lies in `storage_bytes` bytes.
 #pragma once
 
-#include <cairn/box.h>
-#include <cairn/dtype.h>
 #include <cairn/result.h>
+#include <cairn/tensor.h>
 
 #include <cstdint>
 #include <optional>

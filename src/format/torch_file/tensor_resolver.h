@@ -3,8 +3,7 @@
 #pragma once
 
 #include <cairn/result.h>
-#include <cairn/seeded_hash.h>
-#include <cairn/value.h>
+#include <cairn/state_dict.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/seeded_hash.h"
 #include "format/pickle/value_reader.h"
 #include "format/torch_file/checked_storages.h"
 #include "format/torch_file/opaque_storages.h"

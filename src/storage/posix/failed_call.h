@@ -1,7 +1,7 @@
 // The error of a failed system call.
 #pragma once
 
-#include <cairn/error.h>
+#include <cairn/result.h>
 
 #include <cerrno>
 #include <string>

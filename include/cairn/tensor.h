@@ -1,4 +1,6 @@
-// Extents and Box: sizes and places in an n-dimensional tensor, counted in elements.
+// DType, Device, Extents, Box, TensorView: the memory of a tensor, and sizes and places in a tensor.
+//
+// All numbers but those of bytes count elements.
 #pragma once
 
 #include <cairn/result.h>
@@ -11,8 +13,60 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 
 namespace cairn {
+
+// The element types of torch 2.13, by torch's names. The numbers are part of the format (docs/format.md): never reuse
+// or change a number.
+enum class DType : std::uint8_t {
+  kFloat32 = 0,
+  kFloat64 = 1,
+  kFloat16 = 2,
+  kBFloat16 = 3,
+  kComplex32 = 4,
+  kComplex64 = 5,
+  kComplex128 = 6,
+  kUInt8 = 7,
+  kInt8 = 8,
+  kInt16 = 9,
+  kInt32 = 10,
+  kInt64 = 11,
+  kBool = 12,
+  kUInt16 = 13,
+  kUInt32 = 14,
+  kUInt64 = 15,
+  kFloat8E4M3FN = 16,
+  kFloat8E5M2 = 17,
+  kFloat8E4M3FNUZ = 18,
+  kFloat8E5M2FNUZ = 19,
+  kFloat8E8M0FNU = 20,
+  kFloat4E2M1FNx2 = 21,  // two elements in a byte; torch counts the bytes
+  kQUInt8 = 22,          // quantised types are carried as torch.save payloads only
+  kQInt8 = 23,
+  kQInt32 = 24,
+  kQUInt4x2 = 25,
+  kQUInt2x4 = 26,
+  kBits1x8 = 27,
+  kBits2x4 = 28,
+  kBits4x2 = 29,
+  kBits8 = 30,
+  kBits16 = 31,
+};
+inline constexpr std::size_t kDTypeCount = 32;
+
+// torch's name without the module: "float32", "bfloat16", "float8_e4m3fn".
+std::string_view name_of(DType dtype);
+std::optional<DType> dtype_from_name(std::string_view name);
+std::optional<DType> dtype_from_code(std::uint8_t code);
+
+// Bytes of an element, as torch counts elements.
+std::size_t item_bytes(DType dtype);
+
+// Real floating-point types, which DCP converts among each other on load. False for complex types.
+bool is_floating_point(DType dtype);
+bool is_quantized(DType dtype);
 
 // More dimensions than any tensor that torch can make.
 inline constexpr std::size_t kDimensionsMax = 64;
@@ -96,5 +150,44 @@ std::optional<Box> intersection(const Box& a, const Box& b);
 
 // "[0, 4) x [8, 16)"
 std::string to_string(const Box& box);
+
+enum class DeviceKind : std::uint8_t { kCpu, kCuda };
+
+// The processor whose memory holds a tensor, and the stream on which the tensor's user works. A plain value. Device{}
+// is the memory of the CPU.
+struct Device {
+  DeviceKind kind = DeviceKind::kCpu;
+  std::int32_t ordinal = 0;  // kCuda: the number of the device in this process, as the CUDA driver counts
+  // kCuda: the CUstream of the caller's work on the tensor; 0 is the legacy default stream. Work that the stream holds
+  // at the time of a call comes before the call's copies. Cairn queues no copies on this stream.
+  std::uintptr_t stream = 0;
+
+  static Device cuda(std::int32_t ordinal, std::uintptr_t stream = 0) { return {DeviceKind::kCuda, ordinal, stream}; }
+  bool is_cpu() const noexcept { return kind == DeviceKind::kCpu; }
+  friend bool operator==(const Device&, const Device&) = default;
+};
+
+// "cpu", or "cuda:1".
+inline std::string to_string(const Device& device) {
+  return device.is_cpu() ? "cpu" : "cuda:" + std::to_string(device.ordinal);
+}
+
+// Live memory of a tensor, or of a rank's part of a tensor. `strides` count elements and may be 0 or negative.
+struct TensorView {
+  void* data = nullptr;  // the element at index 0, ..., 0; may be null if there are no elements
+  DType dtype = DType::kFloat32;
+  Extents sizes;
+  Extents strides;
+  // Where `data` is. A call that takes tensors of the CPU alone fails with kUnsupported for other tensors.
+  Device device = {};
+
+  static TensorView contiguous(void* data, DType dtype, Extents sizes, Device device = {}) {
+    Extents strides = row_major_strides(sizes);
+    return {data, dtype, std::move(sizes), std::move(strides), device};
+  }
+  static TensorView contiguous(const void* data, DType dtype, Extents sizes) {  // for a save, which only reads
+    return contiguous(const_cast<void*>(data), dtype, std::move(sizes));
+  }
+};
 
 }  // namespace cairn
