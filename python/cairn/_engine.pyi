@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Literal, NoReturn, Protocol, TypeVar, final
 
-from cairn._failures.exception_record import Reason
+from cairn._ranks.exception_record import Reason
 
 __version__: Final[str]
 DTYPE_NAMES: Final[tuple[str, ...]]  # indexed by dtype code

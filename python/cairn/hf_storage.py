@@ -27,17 +27,23 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from cairn import _engine
-from cairn._directory.opening import open_checkpoint
-from cairn._mirror import modules, replacements
-from cairn._native.hooks import overridden
-from cairn._native.models import MODEL_INDEX, model_form
-from cairn._native.storages import directory_of, why_torch_reads, why_torch_reads_model_data, why_torch_writes
-from cairn._plugin.claims import Claim, Ticket
-from cairn._plugin.model_items import boxes_of, claim_model, consolidate, whole_keys
+from cairn._directory import open_checkpoint
 from cairn._results.lazy_metadata import LazyMetadata
 from cairn._settings import save_deadlines
-from cairn._state.dtypes import DTYPES
+from cairn._state.torch_codes import DTYPES
 from cairn._telemetry import engine_use
+from cairn._torch_names import modules, replacements
+from cairn._torch_protocol.claims import Claim, Ticket
+from cairn._torch_protocol.hooks import overridden
+from cairn._torch_protocol.model_items import boxes_of, claim_model, consolidate, whole_keys
+from cairn._torch_protocol.storages import (
+    MODEL_INDEX,
+    directory_of,
+    model_form,
+    why_torch_reads,
+    why_torch_reads_model_data,
+    why_torch_writes,
+)
 from cairn.errors import InvalidArgument, Unsupported
 from cairn.filesystem import _THREADS, FileSystemReader, FileSystemWriter, _keep, _reading_of
 
@@ -144,7 +150,7 @@ class HuggingFaceStorageWriter(StockModelWriter, FileSystemWriter):
             safetensors=model_form(self),
             durable=self.sync_files,
             thread_count=max(self.thread_count, _THREADS),
-            deadlines=save_deadlines.current(),
+            deadlines=save_deadlines(),
         )
 
     def _cairn_commit(self, claim: Claim, metadata: Metadata, results: list[list[WriteResult]]) -> list[str]:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 import cairn
-from cairn._pending.default_savers import DefaultSavers
+from cairn._async.async_saver import DefaultSavers
 from cairn._process import part
 
 torch.set_num_threads(1)  # what has many threads in OpenMP can't go on in a forked child

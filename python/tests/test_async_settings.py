@@ -8,7 +8,7 @@ import torch
 from ranks import Gang
 
 import cairn
-from cairn._pending.default_savers import DefaultSavers
+from cairn._async.async_saver import DefaultSavers
 from cairn._process import part
 from cairn._settings import save_deadlines
 
@@ -46,11 +46,11 @@ def test_a_setting_that_does_not_exist_is_refused_by_its_name() -> None:
 
 @pytest.mark.parametrize("wrong", [{"deadline_seconds": 0}, {"sync_deadline_seconds": "1"}], ids=str)
 def test_deadlines_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
-    before = save_deadlines.current()
+    before = save_deadlines()
     (name,) = wrong
     with pytest.raises(cairn.InvalidArgument, match=name):
         cairn.configure_saves(**wrong)
-    assert save_deadlines.current() == before
+    assert save_deadlines() == before
 
 
 @pytest.mark.parametrize("wrong", ["process", "thread", None, 1])

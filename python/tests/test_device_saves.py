@@ -18,7 +18,7 @@ DRIVER = Path(cairn.__file__).parents[2] / "tests/fake_cuda/libcuda.so.1"
 PRELUDE = """
     import ctypes, os, sys, torch, cairn
     from cairn import _engine
-    from cairn._pending.async_saver import writer_executable
+    from cairn._async.async_saver import writer_executable
 
     driver = ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)
     driver.fake_cuda_allocate.restype = ctypes.c_uint64
@@ -121,7 +121,7 @@ def test_an_error_of_the_driver_names_key_and_device(tmp_path: Path) -> None:
 
 def test_a_load_fills_tensors_of_a_device(tmp_path: Path) -> None:
     program = """
-        from cairn._directory.opening import open_to_load
+        from cairn._directory import open_to_load
         wait(_engine.AsyncCheckpointer(None, (2, 0, True), 0, None).save(
             os.fsencode(directory), state, (False, True, state), **options))
         launch(torch.zeros_like(source))

@@ -11,7 +11,7 @@ import torch
 from same import assert_same
 
 import cairn
-from cairn._mirror import replacements
+from cairn._torch_names import replacements
 
 #: Parameters that Cairn adds, by the name of the function or class. They come last and have defaults.
 ADDED = {

@@ -15,8 +15,8 @@ import warm_python
 
 import cairn
 from cairn import format_utils
-from cairn._calls.file_conversion import main
-from cairn._calls.torch_save_tensors import TorchSaveTensors
+from cairn._torch_files.file_conversion import main
+from cairn._torch_files.torch_save_tensors import TorchSaveTensors
 
 
 class Unknown:
@@ -190,7 +190,7 @@ def test_a_kill_of_a_conversion_by_torch_leaves_no_file(checkpoint: Path, tmp_pa
     code = """
 import os, signal, sys
 from cairn import format_utils
-from cairn._calls.file_conversion import main
+from cairn._torch_files.file_conversion import main
 os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
 format_utils.dcp_to_torch_save(sys.argv[1], sys.argv[2])
 """
@@ -203,7 +203,7 @@ format_utils.dcp_to_torch_save(sys.argv[1], sys.argv[2])
 FULL_DISK = """
 import resource, signal, sys, torch
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)); signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-from cairn._calls.file_conversion import main
+from cairn._torch_files.file_conversion import main
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -8,9 +8,9 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 from cairn import _engine
-from cairn._failures.checkpoint_exceptions import failures_of, with_failures
-from cairn._failures.exception_record import Reason, message_of, record_of
-from cairn._failures.reported_save import reported_save
+from cairn._ranks.checkpoint_exceptions import failures_of, with_failures
+from cairn._ranks.engine_errors import reported_save
+from cairn._ranks.exception_record import Reason, message_of, record_of
 from cairn.errors import Error, InvalidArgument, Unavailable
 
 

@@ -5,7 +5,7 @@ import contextlib
 from concurrent.futures import Future
 from typing import Any
 
-from cairn._pending.pending_saves import SaveFuture
+from cairn._async.pending_saves import SaveFuture
 from cairn.checkpointer.argument_order import path_and_state
 from cairn.checkpointer.checkpoint_process import CheckpointProcess
 from cairn.checkpointer.checkpoint_reader import CheckpointReader
