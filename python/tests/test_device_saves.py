@@ -64,7 +64,7 @@ def test_every_byte_of_a_device_arrives_by_threads_and_by_a_process(tmp_path: Pa
     program = """
         writer = _engine.WriterProcess(os.fsencode(writer_executable()), 5.0, 0, "")
         for process in (None, writer):
-            saver = _engine.AsyncCheckpointer(process, (2, 0, True), 0, None)
+            saver = _engine.AsyncCheckpointer(process, (2, True), 0, None)
             for _ in range(2):
                 wait(saver.save(os.fsencode(directory), state, (False, True, state), **options))
                 expect_saved()
@@ -87,7 +87,7 @@ def test_a_synchronous_save_reads_the_device(tmp_path: Path) -> None:
 
 def test_the_fence_holds_back_the_stream(tmp_path: Path) -> None:
     program = """
-        saver = _engine.AsyncCheckpointer(None, (2, 0, True), 0, None)
+        saver = _engine.AsyncCheckpointer(None, (2, True), 0, None)
         saver.prepare(state)
         save = saver.save(os.fsencode(directory), state, (True, True, state), **options)
         while not save.fence([(0, 0), (1, stream)], 1.0):
@@ -107,7 +107,7 @@ def test_the_fence_holds_back_the_stream(tmp_path: Path) -> None:
 
 def test_an_error_of_the_driver_names_key_and_device(tmp_path: Path) -> None:
     program = """
-        saver = _engine.AsyncCheckpointer(None, (2, 0, True), 0, None)
+        saver = _engine.AsyncCheckpointer(None, (2, True), 0, None)
         driver.fake_cuda_break(1, 710)
         try:
             saver.save(os.fsencode(directory), state, (False, True, state), **options)
@@ -122,7 +122,7 @@ def test_an_error_of_the_driver_names_key_and_device(tmp_path: Path) -> None:
 def test_a_load_fills_tensors_of_a_device(tmp_path: Path) -> None:
     program = """
         from cairn._directory import open_to_load
-        wait(_engine.AsyncCheckpointer(None, (2, 0, True), 0, None).save(
+        wait(_engine.AsyncCheckpointer(None, (2, True), 0, None).save(
             os.fsencode(directory), state, (False, True, state), **options))
         launch(torch.zeros_like(source))
         target = _engine.StateDict()
