@@ -5,6 +5,7 @@
 #include <cairn/cairn.h>
 
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -129,7 +130,11 @@ cairn::Result<bool> run(const std::filesystem::path& root) {
 
 int main(int count, char** words) {
   if (count != 2) return std::fprintf(stderr, "usage: %s DIR\n", words[0]), 2;
-  const cairn::Result<bool> good = run(words[1]);
-  if (!good) std::fprintf(stderr, "%s\n", good.error().what());
-  return good && *good ? 0 : 1;
+  try {
+    const cairn::Result<bool> good = run(words[1]);
+    if (!good) std::fprintf(stderr, "%s\n", good.error().what());
+    return good && *good ? 0 : 1;
+  } catch (const std::exception& error) {  // of the standard library: no memory, no file
+    return std::fprintf(stderr, "%s\n", error.what()), 1;
+  }
 }
