@@ -66,6 +66,7 @@ std::size_t item_bytes(DType dtype);
 
 // Real floating-point types, which DCP converts among each other on load. False for complex types.
 bool is_floating_point(DType dtype);
+bool is_complex(DType dtype);
 bool is_quantized(DType dtype);
 
 // More dimensions than any tensor that torch can make.

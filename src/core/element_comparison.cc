@@ -9,7 +9,6 @@
 #include <limits>
 
 #include "core/conversion.h"
-#include "core/stored_elements.h"
 
 namespace cairn {
 namespace {

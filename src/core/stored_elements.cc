@@ -23,10 +23,6 @@ void negate_integer(std::byte* number, std::size_t bytes) {
 
 }  // namespace
 
-bool is_complex(DType dtype) {
-  return dtype == DType::kComplex32 || dtype == DType::kComplex64 || dtype == DType::kComplex128;
-}
-
 void swap_bytes(DType dtype, std::span<std::byte> elements) {
   const std::size_t bytes = number_bytes(dtype);
   if (bytes == 1) return;

@@ -10,8 +10,6 @@
 
 namespace cairn {
 
-bool is_complex(DType dtype);
-
 // Reverses the byte order of each number.
 void swap_bytes(DType dtype, std::span<std::byte> elements);
 

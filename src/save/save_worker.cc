@@ -60,15 +60,11 @@ void WorkerState::drop() {
 SaveWorker::SaveWorker(const SaveDeadlines& deadlines)
     : deadlines_(deadlines), thread_("for a save", [state = state_] { state->drop(); }) {}  // (4)
 
-SaveWorker::~SaveWorker() {
-  if (!thread_.is_of_a_fork()) leave();
-}
+SaveWorker::~SaveWorker() { leave(); }
 
 Result<void> SaveWorker::open(const SaveDirectory& directory) {
-  return run("opening the directory", [directory, operations = operations()](WorkerState& state) -> Result<void> {
-    const storage::OperationWatch::Call call(*operations, storage::OperationKind::kNames, "opening", directory.name);
-    CAIRN_TRY_ASSIGN(std::unique_ptr<storage::Storage> opened, directory.open());
-    state.storage = std::make_unique<storage::WatchedStorage>(std::move(opened), operations);
+  return run("opening the directory", [directory, watch = thread_.watch()](WorkerState& state) -> Result<void> {
+    CAIRN_TRY_ASSIGN(state.storage, storage::open_watched(directory.open, watch, directory.name));
     return {};
   });
 }
@@ -208,8 +204,9 @@ void SaveWorker::finish() {
 }
 
 void SaveWorker::leave() {
+  if (thread_.is_of_a_fork()) return;
   interrupted_ = nullptr;
-  if (!thread_.is_of_a_fork()) thread_.interrupt();
+  thread_.interrupt();
   finish();
 }
 

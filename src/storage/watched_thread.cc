@@ -100,8 +100,8 @@ void WatchedThread::interrupt() {
 }
 
 std::optional<WatchedThread::Clock::duration> WatchedThread::interrupted_for() const {
-  const Shared& shared = *owned_->shared;
-  const std::lock_guard lock(owned_->shared->mutex);
+  Shared& shared = *owned_->shared;
+  const std::lock_guard lock(shared.mutex);
   return shared.interrupted_at ? std::optional(Clock::now() - *shared.interrupted_at) : std::nullopt;
 }
 

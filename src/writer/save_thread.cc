@@ -291,10 +291,7 @@ void SaveThread::run() {
 
 Result<std::unique_ptr<storage::Storage>> SaveThread::open_watched(const std::string& directory, bool make,
                                                                    mode_t umask) {
-  const std::shared_ptr<storage::OperationWatch>& operations = thread_.watch()->operations;
-  const storage::OperationWatch::Call call(*operations, storage::OperationKind::kNames, "opening", directory);
-  CAIRN_TRY_ASSIGN(std::unique_ptr<storage::Storage> storage, open_directory_(directory, make, umask));
-  return std::unique_ptr<storage::Storage>(std::make_unique<storage::WatchedStorage>(std::move(storage), operations));
+  return storage::open_watched([&] { return open_directory_(directory, make, umask); }, thread_.watch(), directory);
 }
 
 Result<commit::SaveTicket> SaveThread::do_claim(const ClaimRequest& request) {

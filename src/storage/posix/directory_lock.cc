@@ -218,7 +218,7 @@ Error never_locked(Attempt last) {
 }  // namespace
 
 Result<std::unique_ptr<StorageLock>> lock_directory(std::shared_ptr<const os::Fd> directory,
-                                                    std::chrono::milliseconds patience) {
+                                                    std::chrono::milliseconds patience, const os::StopFlag* stop) {
   Progress progress(directory->get(), patience);
   std::optional<OpenedLockFile> file;
   for (std::chrono::milliseconds pause = kRetryMin;; pause = std::min(pause * 2, kRetryMax)) {
@@ -238,6 +238,9 @@ Result<std::unique_ptr<StorageLock>> lock_directory(std::shared_ptr<const os::Fd
     if (attempt != Attempt::kBusy) {
       flock(file->fd.get(), LOCK_UN);  // a child that was forked meanwhile shares the lock
       file.reset();
+    }
+    if (stop != nullptr && stop->is_set()) {
+      return Error(ErrorCode::kCancelled, "interrupted while waiting for the lock of the directory").file(kLockFile);
     }
     if (progress.has_stopped()) return retired ? never_locked(attempt) : retired.error();
     std::this_thread::sleep_for(pause);

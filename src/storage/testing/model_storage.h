@@ -50,6 +50,7 @@ class ModelStorage final : public Storage {
 
   // Making and removing the lock file count as operations. Waits without a limit while the lock is held.
   Result<std::unique_ptr<StorageLock>> lock() override;
+  void set_stop(std::shared_ptr<const os::StopFlag>) override {}
   Result<void> make_folder(std::string_view name) override;
   Result<void> join_folder(std::string_view name) override;
   Result<void> remove_folder(std::string_view name) override;
