@@ -14,9 +14,24 @@ if TYPE_CHECKING:
     from ranks import Gang
 
 
-def pytest_configure() -> None:
+class FailuresAtOnce:
+    """Prints each failure when it occurs: a run that is cut short prints no summary."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._terminal.ensure_newline()
+            self._terminal.write_line(f"{report.when} of {report.nodeid} failed after {report.duration:.0f} s:")
+            self._terminal.write_line(report.longreprtext[-4000:])
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Restores Ctrl-C for the programs of tests: a shell ignores the signal in programs of the background."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if terminal := config.pluginmanager.get_plugin("terminalreporter"):  # not in a worker of xdist
+        config.pluginmanager.register(FailuresAtOnce(terminal))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

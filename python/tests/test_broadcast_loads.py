@@ -257,6 +257,7 @@ def test_a_subgroup_has_the_time_out_of_its_group(tmp_path: Path) -> None:
 
 
 def timeout_of_subgroup() -> dict[str, float]:
-    group = GroupCalls().subgroup([0, 1])._group
-    timeout: timedelta = group._get_backend(torch.device("cpu")).options._timeout
+    subgroup = GroupCalls().subgroup([0, 1])
+    timeout: timedelta = subgroup._group._get_backend(torch.device("cpu")).options._timeout
+    dist.barrier()  # the release of the group closes connections that the other rank may still be making
     return {"timeout": timeout.total_seconds()}
