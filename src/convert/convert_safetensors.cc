@@ -136,7 +136,7 @@ Result<void> convert_to_safetensors(ConvertJob& job) {
   job.report.files = content.files;
   job.report.directory = directory;
   CAIRN_TRY(job.worker.run("claiming the directory", [files = content.files](WorkerState& state) -> Result<void> {
-    state.model->expect(files);
+    state.transaction->expect(files);
     return {};
   }));
   CAIRN_TRY(write_streams(job, part, std::move(images)));

@@ -3,7 +3,7 @@
 // elements of selected tensors alone. An object that several keys or parts of values share in a file of torch.save
 // stays one object. A value that is not plain data is written with the calls and storages of the source's pickle
 // (saved_values.h). The file waits in the private folder of a
-// ModelTransaction and gets its name by one rename.
+// SaveTransaction and gets its name by one rename.
 #include <algorithm>
 #include <deque>
 #include <optional>

@@ -3,7 +3,7 @@
 
 #include <cairn/checkpoint.h>
 
-#include "commit/save_transaction.h"
+#include "commit/metadata_commit.h"
 
 namespace cairn::checkpointer {
 

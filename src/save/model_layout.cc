@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "commit/model_files.h"
 #include "format/dcp/metadata_template.h"
 #include "format/safetensors/header.h"
 #include "save/file_numbers.h"

@@ -33,6 +33,7 @@
 
 #include "commit/commit_plan.h"
 #include "commit/job_identity.h"
+#include "commit/model_files.h"
 #include "commit/save_transaction.h"
 #include "coordination/ranks.h"
 #include "core/attempt.h"
@@ -152,7 +153,7 @@ class Coordinator {
     CAIRN_TRY_ASSIGN(SaveLayout layout, checkpointer::lay_out_model(planned, *options_.safetensors, ticket));
     CAIRN_TRY(worker_.run("claiming the directory",
                           [files = layout.catalog.files](WorkerState& worker_state) -> Result<void> {
-                            worker_state.model->expect(files);
+                            worker_state.transaction->expect(files);
                             return {};
                           }));
     return layout;

@@ -165,7 +165,7 @@ Result<void> SaveClaim::Impl::claim_model(const SaveDirectory& place, const std:
   }
   model = std::move(layout.catalog);
   return worker.run("claiming the directory", [names = model.files](WorkerState& worker_state) -> Result<void> {
-    worker_state.model->expect(names);
+    worker_state.transaction->expect(names);
     return {};
   });
 }
