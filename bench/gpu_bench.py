@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse
 
 import cairn
-from cairn._pending import pending_saves
+from cairn._async import pending_saves
 
 GIB = 1 << 30
 WINDOW_SECONDS = 1.0

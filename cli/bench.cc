@@ -1,6 +1,6 @@
 #include "bench.h"
 
-#include <cairn/directory_bench.h>
+#include <cairn/inspect.h>
 #include <fmt/format.h>
 
 #include <optional>

@@ -1,6 +1,6 @@
 #include "cleaning.h"
 
-#include <cairn/clean.h>
+#include <cairn/latest.h>
 #include <fmt/format.h>
 
 #include <iterator>

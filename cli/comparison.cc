@@ -1,6 +1,6 @@
 #include "comparison.h"
 
-#include <cairn/diff.h>
+#include <cairn/inspect.h>
 #include <fmt/format.h>
 
 #include <algorithm>

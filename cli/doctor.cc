@@ -1,6 +1,6 @@
 #include "doctor.h"
 
-#include <cairn/machine_report.h>
+#include <cairn/inspect.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

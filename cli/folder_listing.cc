@@ -1,8 +1,8 @@
 #include "folder_listing.h"
 
+#include <cairn/catalog.h>
 #include <cairn/checkpoint.h>
 #include <cairn/latest.h>
-#include <cairn/metadata_name.h>
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #include "inspection.h"
 
+#include <cairn/catalog.h>
 #include <cairn/checkpoint.h>
-#include <cairn/seeded_hash.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,6 @@
 #include <variant>
 #include <vector>
 
-#include <cairn/key_pattern.h>
 #include "catalog_text.h"
 #include "json_writer.h"
 #include "key_tree.h"
@@ -74,7 +73,7 @@ class Inspection {
     for (const std::string& file : catalog_.files) write_file(json, file);
     json.end_array();
     json.key("keys").begin_array();
-    std::unordered_map<std::string_view, const Path*, SeededHash> paths;
+    std::unordered_map<std::string_view, const Path*, KeyHash> paths;
     for (const auto& [name, path] : catalog_.paths) paths.emplace(name, &path);
     for (const std::size_t i : selected_) {
       const auto path = paths.find(name_of_key(i));

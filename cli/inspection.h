@@ -13,9 +13,8 @@ namespace cairn::cli {
 
 struct InspectionOptions {
   bool json = false;
-  std::vector<std::string> patterns =
-      {};                                 // shows the keys that match a pattern (cairn/key_pattern.h); empty: every key
-  std::optional<std::size_t> depth = {};  // levels of the tree; a line counts its hidden keys. Not with `json`
+  std::vector<std::string> patterns = {};  // shows the keys that match a pattern (cairn/catalog.h); empty: every key
+  std::optional<std::size_t> depth = {};   // levels of the tree; a line counts its hidden keys. Not with `json`
 };
 
 // A value that can't be read is shown as unreadable, the rest is still shown, and the exit code is kUnreadable. The

@@ -1,12 +1,12 @@
 #include "json_writer.h"
 
+#include <cairn/state_dict.h>
 #include <fmt/format.h>
 
 #include <cmath>
 #include <iterator>
 #include <utility>
 
-#include <cairn/utf8.h>
 #include "visible.h"
 
 namespace cairn::cli {

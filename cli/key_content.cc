@@ -1,7 +1,6 @@
 #include "key_content.h"
 
-#include <cairn/key_content.h>
-#include <cairn/npy.h>
+#include <cairn/inspect.h>
 #include <fmt/format.h>
 
 #include <limits>

@@ -1,7 +1,6 @@
 #include "listing.h"
 
 #include <cairn/checkpoint.h>
-#include <cairn/key_stream.h>
 #include <fmt/format.h>
 
 #include <cstdio>

@@ -1,6 +1,6 @@
 #include "outcome.h"
 
-#include <cairn/metadata_name.h>
+#include <cairn/catalog.h>
 
 #include <algorithm>
 #include <cstddef>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cairn/checkpoint.h>
-#include <cairn/error.h>
+#include <cairn/result.h>
 
 #include <filesystem>
 #include <string>
@@ -32,7 +32,7 @@ struct Outcome {
 // Of a failed `convert` or `cat`.
 ExitCode exit_code_of_copy(const Error& error);
 
-// The error's whole text, made printable, with the tool's names of options (cairn/error.h).
+// The error's whole text, made printable, with the tool's names of options (cairn/result.h).
 std::string error_text(const Error& error);
 
 // "cairn: " and error_text(), on a line.

@@ -1,10 +1,10 @@
 #include "printable.h"
 
+#include <cairn/state_dict.h>
 #include <fmt/format.h>
 
 #include <iterator>
 
-#include <cairn/utf8.h>
 #include "visible.h"
 
 namespace cairn::cli {

@@ -1,6 +1,6 @@
 #include "status.h"
 
-#include <cairn/in_flight.h>
+#include <cairn/latest.h>
 #include <fmt/format.h>
 
 #include <cmath>

@@ -1,7 +1,7 @@
 // A value of a checkpoint as JSON.
 #pragma once
 
-#include <cairn/value.h>
+#include <cairn/state_dict.h>
 
 #include <string>
 

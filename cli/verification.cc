@@ -1,6 +1,6 @@
 #include "verification.h"
 
-#include <cairn/verify.h>
+#include <cairn/inspect.h>
 #include <fmt/format.h>
 
 #include <algorithm>

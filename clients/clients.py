@@ -1,6 +1,6 @@
 """Tries clients of torch.distributed.checkpoint that are too large for the test suite, each with its own packages.
 
-usage: ./dev clients [NAME...]      (all, without a name; docs/clients.md has the results)
+usage: ./dev clients [NAME...]      (all, without a name; docs/client-trials.md has the results)
 
 Torchrun runs `NAME_job.py` with two ranks, on CPUs over gloo; the job plays `trial.run`. `NAME.txt` lists the client's
 packages of PyPI beyond tools/requirements.txt. `NAME_alone.txt` lists packages to install without dependencies, which

@@ -26,8 +26,8 @@ import torch.distributed.checkpoint.logger as dcp_logger
 from same import assert_same
 
 import cairn
+from cairn._async.pending_saves import TrackedFuture
 from cairn._calls.async_save import ASYNCHRONOUS_STAGING
-from cairn._pending.tracked_future import TrackedFuture
 
 
 class Job(Protocol):

@@ -57,7 +57,8 @@ function(cairn_test name)
   cmake_parse_arguments(PARSE_ARGV 1 TEST "" "" "SOURCES;USES")
   add_executable(${name} ${TEST_SOURCES})
   target_link_libraries(${name} PRIVATE ${TEST_USES} fmt::fmt-header-only GTest::gtest_main)
-  target_compile_options(${name} PRIVATE -Wno-dangling-else)  # EXPECT_EQ expands to an if with an else
+  # EXPECT_EQ expands to an if with an else.
+  target_compile_options(${name} PRIVATE -Wno-dangling-else ${CAIRN_TEST_OPTIONS})
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   list(LENGTH TEST_SOURCES cost)  # ctest starts the longest tests first
   # The time-out ends a test that hangs. The longest program takes four minutes with ThreadSanitizer on two idle cores.

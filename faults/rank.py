@@ -31,8 +31,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 import cairn
 import cairn._state.sharding  # imported before the fork, too
 from cairn import AsyncCheckpointerType
+from cairn._async import pending_saves
 from cairn._calls import load, save
-from cairn._pending import pending_saves
 from cairn._ranks import process_group
 from cairn.staging import DefaultStager
 

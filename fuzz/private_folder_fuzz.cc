@@ -2,7 +2,7 @@
 // ranks, the decision, and the list of replaced files, which a later save removes. Reads the bytes as the `.metadata`
 // and the index in place too. The removal must never remove a file that is not a data file, nor a file that the
 // checkpoint in place needs.
-#include <cairn/durability.h>
+#include <cairn/options.h>
 
 #include <cstddef>
 #include <cstdint>

@@ -89,6 +89,22 @@ def check_outside(root: Path, layers: Layers) -> list[str]:
     return problems
 
 
+def check_old_headers(root: Path) -> list[str]:
+    """Returns problems with includes of the headers' old names, which are for other programs alone."""
+    listed = root / "cmake" / "CairnOldHeaders.cmake"
+    if not listed.exists():
+        return []
+    lines = re.findall(r'^ +"([a-z0-9_]+): ([a-z0-9_ ]+)"', listed.read_text(), re.MULTILINE)
+    new_names = {f"cairn/{old}.h": f"cairn/{new}.h" for new, names in lines for old in names.split()}
+    problems = []
+    for top in ("include", "src", "cli", "python", "fuzz", "bench", "examples", "faults"):
+        for path in sorted(p for p in (root / top).rglob("*") if p.suffix in SOURCES):
+            for _, name in INCLUDE.findall(path.read_text()):
+                if name in new_names:
+                    problems.append(f"{path.relative_to(root)}: '{name}' is an old name of '{new_names[name]}'")
+    return problems
+
+
 def check_python(root: Path, layers: Layers) -> list[str]:
     """Problems with the imports of the modules under python/cairn, at any depth and also for type checkers only."""
     problems = list(layers.problems)
@@ -155,7 +171,7 @@ def circles(imports: dict[str, set[str]]) -> list[str]:
 def main() -> int:
     root = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
     layers = Layers((root / "src" / "LAYERS").read_text())
-    problems = check_src(root, layers) + check_outside(root, layers)
+    problems = check_src(root, layers) + check_outside(root, layers) + check_old_headers(root)
     units = Layers((root / "python" / "LAYERS").read_text())
     problems += check_python(root, units)
     print(

@@ -161,7 +161,7 @@ def _error_in(failure: ET.Element) -> str:
 
 
 def known() -> set[str]:
-    """Returns the tests that may be lost. docs/clients.md gives the reason of each."""
+    """Returns the tests that may be lost. docs/client-trials.md gives the reason of each."""
     lines = (HERE / "known.txt").read_text().splitlines()
     return {line for line in lines if line and not line.startswith("#")}
 

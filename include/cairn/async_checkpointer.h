@@ -13,9 +13,11 @@
 
 #include <cairn/catalog.h>
 #include <cairn/checkpoint.h>
+#include <cairn/options.h>
 #include <cairn/result.h>
-#include <cairn/save_progress.h>
+#include <cairn/save.h>
 #include <cairn/state_dict.h>
+#include <cairn/tensor.h>
 
 #include <chrono>
 #include <cstddef>
@@ -30,11 +32,10 @@
 namespace cairn {
 
 struct CheckpointStagerOptions {
-  std::size_t generations = 2;   // the greatest number of arenas: if all are busy, a save waits for the oldest
-  std::size_t thread_count = 0;  // copying threads; 0: a thread for each core of this process, at most 8
+  std::size_t generations = 2;  // the greatest number of arenas: if all are busy, a save waits for the oldest
   // true: before an arena takes memory, the stager checks the limits of this process's memory cgroups, and the memory
   // of the machine. Without room, a save waits until an earlier save gives its arena back. The save fails with kNoSpace
-  // if the arena's memory would not be enough. If further ranks or a writer wait for this rank meanwhile, the save also
+  // if the arena's memory would not be enough. If other ranks or a writer wait for this rank meanwhile, the save also
   // fails after a third of SaveDeadlines::progress. false: memory is taken until the kernel ends a process.
   bool heed_memory_limits = true;
 };
@@ -162,10 +163,9 @@ class AsyncCheckpointer {
   // The first save does not wait for the preparation: it takes over the pages so far. The preparation leaves at least
   // half of `bytes` and 256 MiB within the memory limits, and stops early otherwise. The thread frees the memory when
   // less than half of that room is left, or if no save has come within `idle_max`. A second call replaces the earlier
-  // preparation. kUnavailable without a thread. One thread at a time, and not
-  // beside close().
+  // preparation. kUnavailable without a thread. One thread at a time, and not beside close().
   Result<void> prepare_ahead(std::uint64_t bytes, std::chrono::milliseconds idle_max = std::chrono::minutes(30));
-  // The memory, for a further checkpointer of this process. Null after detach().
+  // The memory, for another checkpointer of this process. Null after detach().
   std::shared_ptr<CheckpointStager> stager() const;
   // Calls cairn::load, without waiting for saves in flight.
   Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state, const LoadOptions& options = {}) {

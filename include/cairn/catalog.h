@@ -1,17 +1,17 @@
 // Catalog: the content of a checkpoint: every tensor with its chunks, every value, every file, and the place of each
-// item.
+// item. matches_key: globs for the keys.
 //
 // A value; safe to read from several threads. Compact: a chunk costs 24 bytes and two integers per dimension.
 #pragma once
 
-#include <cairn/box.h>
-#include <cairn/dtype.h>
-#include <cairn/seeded_hash.h>
+#include <cairn/result.h>
 #include <cairn/state_dict.h>
-#include <cairn/value.h>
+#include <cairn/tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -67,6 +67,13 @@ enum class CheckpointFormat : std::uint8_t {
 
 std::string_view name_of(CheckpointFormat format);  // "dcp", "safetensors", "torch"
 
+// The hash of the tables of keys, with a seed of this process: an attacker can't choose keys with equal hashes, which
+// would make each look-up walk through all keys. Hashes must not leave the process.
+struct KeyHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view key) const noexcept;
+};
+
 struct Catalog {
  public:
   // The entry of a key: an index into `tensors`, or into `values`.
@@ -102,7 +109,7 @@ struct Catalog {
   std::vector<std::pair<std::string, Path>> paths;
   // Keys of items that were written through stream transforms (compression), with the names of the transforms. The
   // engine can't read transformed items.
-  std::unordered_map<std::string, std::string, SeededHash> transforms;
+  std::unordered_map<std::string, std::string, KeyHash> transforms;
   std::optional<std::string> version;        // DCP's version string
   std::optional<std::string> checkpoint_id;  // as given to the writer
   std::optional<std::string> save_id;        // DCP's own, a UUID in text
@@ -112,7 +119,24 @@ struct Catalog {
 
  private:
   // The keys are views into `tensors` and `values`: the views stay valid after a move of the catalog.
-  std::unordered_map<std::string_view, KeyRef, SeededHash> by_fqn_;
+  std::unordered_map<std::string_view, KeyRef, KeyHash> by_fqn_;
 };
+
+// The name of the file whose rename commits a checkpoint.
+inline constexpr std::string_view kMetadataName = ".metadata";
+
+// `.metadata`; `__{rank}.metadata` for the checkpoint that a rank saved alone.
+inline std::string metadata_name(std::optional<std::uint32_t> alone_as_rank) {
+  return (alone_as_rank ? "__" + std::to_string(*alone_as_rank) : "") + std::string(kMetadataName);
+}
+
+// Whether `pattern` matches the whole key, or the key up to a dot: the pattern "model.layers.0" matches every key below
+// model.layers.0. `*` is any run of characters, dots included; `?` is a UTF-8 character, or a byte that is not UTF-8;
+// `[abc]`, `[a-z]` and `[!a-z]` are a character of a set; `\` quotes the next character. A `[` without `]` is a
+// literal. Time is bounded by the product of both lengths.
+bool matches_key(std::string_view pattern, std::string_view key);
+
+// Whether one of the patterns matches the key. A selection without patterns selects every key.
+bool selects_key(std::span<const std::string> patterns, std::string_view key);
 
 }  // namespace cairn

@@ -1,23 +1,17 @@
-// save, load, open: a checkpoint in a directory, by a single process or by many ranks together.
+// open, load, read_value: a checkpoint in a directory, read by a single process or by many ranks together.
 //
-// Thread-safe: calls share only the directory, and saves into a directory are safe against each other. No function
-// prints, exits, or touches signals.
-//
-// Many ranks: each rank calls with its own state and its own Collectives, and all ranks make their calls in the same
-// order. A call that fails on a rank fails on all ranks, with the error of each failed rank in causes(). No rank waits
-// for a rank that has given up. If the collectives fail (a rank was killed), the call returns the error of the
-// collectives (kUnavailable).
+// Thread-safe: calls share only the directory. No function prints, exits, or touches signals. Calls of many ranks:
+// cairn/collectives.h.
 #pragma once
 
 #include <cairn/catalog.h>
-#include <cairn/durability.h>
-#include <cairn/metadata_name.h>
+#include <cairn/options.h>
 #include <cairn/result.h>
-#include <cairn/save_deadlines.h>
 #include <cairn/state_dict.h>
-#include <cairn/verify_level.h>
+#include <cairn/tensor.h>
 
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -34,85 +28,6 @@
 namespace cairn {
 
 class Collectives;  // cairn/collectives.h
-
-// A save as a safetensors model, in place of a DCP checkpoint: the files of torch's HuggingFaceStorageWriter. The state
-// must hold only tensors of types that safetensors has (kInvalidArgument or kUnsupported, with the key, before anything
-// is written).
-struct SafetensorsForm {
-  // By key the number of the key's file, from 1 on; the names state the largest number. Empty: one file.
-  std::vector<std::pair<std::string, std::uint32_t>> file_numbers = {};
-  // true: each rank writes its own chunks, and the chunks' places stand in the files' headers. There is no index, and
-  // therefore no moment at which the files replace an older model: an existing model is an error (kInvalidArgument),
-  // unless `overwrite_with_shards`. false: each file is written by one rank, which must hold all of the file's tensors
-  // whole (else kInvalidArgument), and the rename of `model.safetensors.index.json` commits the model.
-  bool sharded = false;
-  bool overwrite_with_shards = false;
-};
-
-struct SaveOptions {
-  // --- options that change the stored bytes or the promises
-  Durability durability = Durability::kDurable;
-  bool overwrite = true;       // false: an existing checkpoint is an error (kInvalidArgument) and is not replaced
-  bool file_per_item = false;  // one data file per item instead of one per rank
-  bool record_paths = true;    // false: no nested places in `.metadata`, as DCP does for an unflattened state dict
-  // true: the lowest of the ranks with an item writes the item. false: items of several ranks are distributed over the
-  // ranks by bytes.
-  bool dedup_to_lowest_rank = false;
-  // The state belongs to this rank alone, and equal keys of different ranks stay apart: the save writes files
-  // `__{rank}_{n}.distcp` and the rank's own metadata file `__{rank}.metadata`. Excludes collectives.
-  std::optional<std::uint32_t> alone_as_rank = {};
-  std::string checkpoint_id = {};  // the checkpoint's id in `.metadata`; empty: the directory
-  // The pickle of a Metadata object whose further attributes (Catalog::extra) go into `.metadata`; empty: none. Only
-  // the coordinator's option counts. kCorrupt and kUnsupported if the engine cannot read or write an attribute. A model
-  // ignores the option.
-  std::string metadata_attributes = {};
-  // Set: the save writes a model. Excludes alone_as_rank; file_per_item and checkpoint_id have no effect.
-  std::optional<SafetensorsForm> safetensors = {};
-  // --- when the save fails
-  // If the storage hangs, the save fails with kUnavailable and never becomes the checkpoint later. After save() has
-  // returned, no thread reads the state. The hanging thread keeps at most 4 MiB for each of `thread_count`. Only if the
-  // rename of the commit itself hangs, the outcome is unknown, and the error says so.
-  SaveDeadlines deadlines = {};
-  // --- options that change only speed
-  std::size_t thread_count = 6;  // writing threads, each with a request in flight
-  bool direct_io = true;         // writes past the page cache if the file system supports direct I/O
-  // Called every few milliseconds on the calling thread, also after a first true. True stops the save: the save fails
-  // with kCancelled, and the old checkpoint stays in place. From then on save() waits at most 30 seconds for a sync,
-  // and at most two seconds for any further call into the storage. If `interrupted` throws, the save is given up at
-  // once.
-  std::function<bool()> interrupted = {};
-  // --- a step of the caller's
-  // Called on the coordinator's calling thread when every rank has written its files, before the commit. An error of
-  // `before_commit` becomes the error of the save, and the old checkpoint stays in place.
-  std::function<Result<void>()> before_commit = {};
-  // --- ranks
-  Collectives* collectives = nullptr;  // null: this process alone. Outlives the call
-  std::size_t coordinator_rank = 0;    // the rank that plans and commits; equal on every rank, or all ranks fail
-};
-
-struct SaveReport {
-  SaveId save_id;
-  // The content of the new `.metadata`. Null if the pickle is larger than 1 MiB, unless this rank has laid out all
-  // files of the save: a process alone, and the coordinator of a new plan with many items that several ranks have.
-  // open() reads the content, and Checkpoint::save_id() tells whether a later save has replaced the checkpoint.
-  std::shared_ptr<const Catalog> catalog;
-  std::uint64_t bytes_written = 0;    // by this rank
-  std::vector<std::string> warnings;  // leftovers that can't be removed, only a part of a tensor saved by one process
-};
-
-// Saves `state` as the checkpoint in `directory`. Makes the directory if `directory` does not exist. Until the commit
-// the old checkpoint stays in place, whole. Foreign files in the directory are never touched. kSuperseded: a second job
-// committed into the directory meanwhile.
-//
-// Many ranks save a common state: the chunks of a tensor must cover the tensor (kInvalidArgument), and an item of
-// several ranks is written once. `durability` should be equal on all ranks: each rank applies its own value to its own
-// files.
-Result<SaveReport> save(const std::filesystem::path& directory, const StateDict& state,
-                        const SaveOptions& options = {});
-
-// For a rank that has failed before save(): takes part in the save of all ranks with `reason` in place of a state. All
-// ranks then fail, and no rank waits. Returns the error of all ranks.
-Error abandon_save(const Error& reason, const SaveOptions& options);
 
 // A stored chunk that only a framework can read (of a tensor subclass, a quantised tensor), for a target of a load.
 struct ArchivedChunk {
@@ -164,9 +79,9 @@ struct LoadReport {
 // Fills `state` in place. Tensors are filled through their pointers, and values are replaced. In a SerializedValue or
 // SerializedTensor entry the stored payload replaces the payload. Before the first byte of a target changes, the load
 // checks keys, shapes, dtypes, coverage, and the presence and size of the files. A checksum that fails later is an
-// error with key, file and offset, and the targets are then partly written. A load keeps
-// at most a quarter of the process's descriptors open. If a load needs more files, an overwrite may remove a closed
-// file meanwhile: the load, with targets partly written, then starts again with the new checkpoint.
+// error with key, file and offset, and the targets are then partly written. A load keeps at most a quarter of the
+// process's descriptors open. If a load needs more files, an overwrite may remove a closed file meanwhile: the load,
+// with targets partly written, then starts again with the new checkpoint.
 //
 // Many ranks: all ranks fill their states from a common checkpoint, never from a mixture of two checkpoints, even if a
 // save replaces the checkpoint meanwhile. If a rank can't load by its metadata, no target changes on any rank.
@@ -206,7 +121,7 @@ class Checkpoint {
   Result<std::optional<KeyEntry>> entry(std::string_view fqn) const;
   // The catalog of at most the first `keys_max` keys, without chunks, without the places of values, and without
   // `paths`, `transforms` and `extra`; indexed. Of a compact catalog also without version, checkpoint_id and save_id.
-  // To see the keys one after the other, in little memory: KeyStream (key_stream.h).
+  // To see the keys one after the other, in little memory: KeyStream.
   Result<Catalog> outline(std::uint64_t keys_max = UINT64_MAX) const;
   // The damage of a part that the checkpoint can do without: of the compact catalog in `.metadata` (docs/format.md),
   // whose content the pickle has too. Nullopt if no damage was noticed so far.
@@ -253,7 +168,7 @@ class Checkpoint {
 // A torch.save file must hold a dict (kUnsupported otherwise). Its keys are those of DCP's flattening of the dict, and
 // tensors of a shared storage share their location. Opening checks the pickle's CRC, and runs nothing from the file: a
 // value of an unknown class is listed, and comes back as an Object. A legacy file has no checksums. `metadata_name`:
-// as from metadata_name() (metadata_name.h), or "model.safetensors.index.json" for the safetensors model of the
+// as from metadata_name(), or "model.safetensors.index.json" for the safetensors model of the
 // directory, whatever else the directory holds.
 Result<Checkpoint> open(const std::filesystem::path& directory,
                         const std::string& metadata_name = std::string(kMetadataName));
@@ -285,5 +200,70 @@ enum class TensorForm : std::uint8_t {
 // an Object fails with kUnsupported.
 Result<std::string> encode_value(const Value& value);
 Result<Value> decode_value(std::span<const std::byte> archive, TensorForm tensors = TensorForm::kElements);
+
+// A key without chunks and places.
+struct KeySummary {
+  std::string fqn;
+  bool is_tensor = false;
+  DType dtype = DType::kFloat32;  // of a tensor
+  Extents shape = {};             // of a tensor
+  bool requires_grad = false;     // of a tensor
+};
+
+// The keys of an open checkpoint, in the order of the metadata, some at a time.
+//
+// One thread at a time; the checkpoint outlives the stream. Of a checkpoint from open_to_inspect() whose `.metadata`
+// has a compact catalog, the stream decodes a block of the catalog at a time, and no chunks: memory does not grow with
+// the number of keys.
+class KeyStream {
+ public:
+  explicit KeyStream(const Checkpoint& checkpoint) : checkpoint_(&checkpoint) {}
+
+  // The next keys, valid until the next call; empty after the last key. From the first damaged block of the compact
+  // catalog on, the keys come from the whole metadata, and Checkpoint::damage() says so.
+  Result<std::span<const KeySummary>> next();
+
+ private:
+  Result<void> read_block();
+  Result<void> take_from(const Catalog& catalog);
+
+  const Checkpoint* checkpoint_;
+  std::vector<KeySummary> batch_;
+  std::size_t block_ = 0;     // of the compact catalog: the next
+  std::uint64_t given_ = 0;   // keys so far
+  bool reads_whole_ = false;  // the compact catalog is damaged
+};
+
+// A type that a Value can hold: bool, std::int64_t, double, std::string, Bytes, List, Dict...; or Value.
+template <typename T>
+concept ValueType = std::same_as<T, Value> || requires(const Value& value) {
+  { value.get_if<T>() } -> std::same_as<const T*>;
+};
+
+// A value of a checkpoint in one call:
+//
+//     const std::int64_t step = cairn::read_value<std::int64_t>("checkpoints/step-1000", "step").value();
+//
+// Thread-safe, and for a process alone. The value under `fqn` in the checkpoint in `directory`; directory and errors as
+// in open() and Checkpoint::read_value(). A value of another type than T is kInvalidArgument, with the key; but a
+// double may be an integer in the checkpoint. T = Value takes every value.
+template <ValueType T = Value>
+Result<T> read_value(const std::filesystem::path& directory, std::string_view fqn, const LoadOptions& options = {}) {
+  CAIRN_TRY_ASSIGN(const Checkpoint checkpoint, open_to_inspect(directory));
+  CAIRN_TRY_ASSIGN(Value value, checkpoint.read_value(fqn, options));
+  if constexpr (std::same_as<T, Value>) {
+    return value;
+  } else {
+    if (const T* const found = std::as_const(value).template get_if<T>()) return *found;
+    if constexpr (std::same_as<T, double>) {
+      if (const auto* const whole = std::as_const(value).template get_if<std::int64_t>()) {
+        return static_cast<double>(*whole);
+      }
+    }
+    return Error(ErrorCode::kInvalidArgument, "the value has another type than the caller asked for")
+        .key(fqn)
+        .actual(to_string(value));
+  }
+}
 
 }  // namespace cairn

@@ -7,10 +7,9 @@
 
 #include <cairn/catalog.h>
 #include <cairn/checkpoint.h>
-#include <cairn/durability.h>
+#include <cairn/options.h>
 #include <cairn/result.h>
-#include <cairn/save_deadlines.h>
-#include <cairn/verify_level.h>
+#include <cairn/tensor.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +31,7 @@ struct KeyRename {
   std::string to;
 };
 
-// The dtype of the floating-point tensors whose keys in the source match `pattern` (cairn/key_pattern.h).
+// The dtype of the floating-point tensors whose keys in the source match `pattern` (matches_key()).
 struct KeyDType {
   std::string pattern;
   DType dtype = DType::kFloat32;
@@ -46,7 +45,7 @@ struct ConvertProgress {
 struct ConvertOptions {
   // --- the target
   CheckpointFormat to = CheckpointFormat::kDcp;
-  // Patterns (cairn/key_pattern.h): keys that match none of them are left out. Empty: all keys. A pattern without a
+  // Patterns (matches_key()): keys that match none of them are left out. Empty: all keys. A pattern without a
   // match is an error (kMissingKey).
   std::vector<std::string> keys = {};
   // Keys that match one of these patterns are left out, whatever `keys` says. A pattern without a match is an error

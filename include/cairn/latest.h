@@ -1,9 +1,10 @@
-// latest: the newest checkpoint to resume from, also right after a crash, while a writer may still be writing; and the
-// list of all checkpoints.
+// latest: the newest checkpoint to resume from, also right after a crash, while a writer may still be writing.
+// checkpoints, saves_in_flight: all checkpoints, and all saves that have not ended, below a root. clean: removes the
+// files of dead saves.
 #pragma once
 
 #include <cairn/catalog.h>
-#include <cairn/error.h>
+#include <cairn/options.h>
 #include <cairn/result.h>
 
 #include <chrono>
@@ -11,6 +12,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace cairn {
@@ -55,9 +57,9 @@ struct LatestOptions {
 //
 // A damaged checkpoint does not count. A checkpoint of Cairn is whole if `.metadata` has the checksums of its commit
 // record, and if all data files of the record are present with the recorded sizes; the bytes of the data files are not
-// read (verify.h). A checkpoint of stock torch has no commit record: the pickle must be readable, and each data file
-// must reach to the end of its last item. Checkpoints are checked from the newest on, up to the first that is whole.
-// Later saves of this process are ordered after every checkpoint that this call has read.
+// read (as verify() reads them). A checkpoint of stock torch has no commit record: the pickle must be readable, and
+// each data file must reach to the end of its last item. Checkpoints are checked from the newest on, up to the first
+// that is whole. Later saves of this process are ordered after every checkpoint that this call has read.
 //
 // If no directory holds a DCP checkpoint, not even an unusable one, the result is the directory with the newest
 // safetensors model that Cairn has saved, in the order of saves. A model counts only if it can be opened: all files are
@@ -94,5 +96,86 @@ struct ListingOptions {
 // checkpoints; saves_in_flight() lists the interrupted saves.
 Result<std::vector<ListedCheckpoint>> checkpoints(const std::filesystem::path& root,
                                                   const ListingOptions& options = {});
+
+// A writing process of a save, by the process's lease.
+struct SaveInFlightWriter {
+  // kUnknown: the process runs on a different host or in a different container; only the heartbeat shows its state.
+  enum class State : std::uint8_t { kAlive, kDead, kUnknown };
+
+  std::optional<std::uint32_t> rank;  // nullopt: the coordinator, or the only rank
+  std::string host;                   // empty if the lease can't be read
+  std::int64_t pid = 0;
+  State state = State::kUnknown;
+  double seconds_since_sign = 0;  // since the last heartbeat; heartbeats come every five seconds
+  bool is_readable = true;        // false: the lease can't be read, or is incomplete; all other fields are unknown
+
+  // As of the last heartbeat. Nullopt: the lease has no progress.
+  std::optional<SaveProgress> progress;
+  // The longest call into the storage at the last heartbeat, for example "writing '__0_0.distcp'", and its duration.
+  // The deadlines of a save limit the duration. Empty and 0 if no call was under way.
+  std::string pending_call;
+  double seconds_without_progress = 0;
+};
+
+struct SaveInFlight {
+  // The result of the save, by the marks in its private folder.
+  enum class Decision : std::uint8_t { kNone, kCommitted, kFailed };
+
+  SaveId save_id;
+  SaveId job_id;                            // zero if the lease can't be read; save_number too
+  std::uint64_t save_number = 0;            // counts the saves of a job
+  std::vector<SaveInFlightWriter> writers;  // the coordinator first
+  std::vector<Error> failures;              // of failed ranks; each error has its rank
+  Decision decision = Decision::kNone;
+  // The leases have run out: no process works on the save any more. clean() removes the files, and so does the next
+  // save of the same kind, checkpoint or model, into the same directory.
+  bool is_leftover = false;
+  // False if only a different user may enter the private folder: then only the save id is known.
+  bool is_readable = true;
+  std::filesystem::path directory;  // of the checkpoint: `root`, or a directory in `root`
+};
+
+// Saves in flight, and dead saves, of DCP checkpoints and of safetensors models.
+//
+// The saves in `root` itself by number, then the saves in each directory in `root`, in the order of the directories'
+// names: `root` may be a checkpoint, a model or a folder of both, as for latest(). Changes nothing on disk. kNotFound
+// if `root` is no directory. Leaves out directories in `root` that can't be read, and links to directories.
+Result<std::vector<SaveInFlight>> saves_in_flight(const std::filesystem::path& root);
+
+struct CleanedFile {
+  std::string name;  // relative to the directory of the save
+  std::uint64_t bytes = 0;
+};
+
+struct CleanedSave {
+  std::filesystem::path directory;  // `root`, or a directory in `root`
+  SaveId save_id;
+  std::vector<CleanedFile> files;
+  std::uint64_t bytes = 0;  // of `files`
+};
+
+struct CleanReport {
+  std::vector<CleanedSave> saves;
+  std::uint64_t bytes = 0;  // of all saves
+  // Directories that this user may not enter, and saves that only a different user may read, all of which were left;
+  // each text names directory and save.
+  std::vector<std::string> warnings;
+  // Why a dead save, or a file of it, could not be removed. Each error names its directory.
+  std::vector<Error> problems;
+};
+
+struct CleanOptions {
+  bool dry_run = false;                    // changes nothing; the report says what a call without it would remove
+  std::function<bool()> interrupted = {};  // called before each directory; true: kCancelled
+};
+
+// Removes the dead saves in `root` and in the directories in `root`: saves of checkpoints and of models. A save is dead
+// if each of its processes has died, or, on another host, has given no sign of life for five minutes: the rule by which
+// a save cleans its own directory. Never removes a file that a checkpoint or a model needs, a file of a living save, a
+// committed checkpoint, a directory, or a foreign file outside of the dead save's private folder, which is Cairn's own.
+// A save that had committed before it died is completed: the files of the checkpoint that it replaced go. Does not
+// follow links in `root`. Safe beside running saves: the commits of a directory with dead saves wait meanwhile.
+// kNotFound if `root` is missing, kInvalidArgument if it is no directory.
+Result<CleanReport> clean(const std::filesystem::path& root, const CleanOptions& options = {});
 
 }  // namespace cairn

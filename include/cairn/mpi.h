@@ -15,7 +15,6 @@
 // not take part, the calls of the other ranks end when MPI or its launcher ends the job.
 #pragma once
 
-#include <cairn/callback_collectives.h>
 #include <cairn/collectives.h>
 #include <cairn/result.h>
 #include <mpi.h>
@@ -208,7 +207,7 @@ class Communicator {
   }
 
   // A reduction of a fixed size holds the count twice, as n and -n, and the first numbers: ranks with different counts
-  // learn of the difference without a further call.
+  // learn of the difference without another call.
   Result<std::vector<std::int64_t>> smallest(std::vector<std::int64_t> numbers) {
     constexpr std::size_t kFirst = 14;
     std::array<std::int64_t, kFirst + 2> first{};

@@ -173,15 +173,15 @@ nb::tuple progress_of(const PythonAsyncSave& self) {
   return nb::make_tuple(to_str(name_of(progress.phase)), progress.bytes_written, progress.bytes_total);
 }
 
-// `memory`: (generations, copying threads, heed memory limits). `sharing`: the checkpointer whose memory the new one
+// `memory`: (generations, heed memory limits). `sharing`: the checkpointer whose memory the new one
 // uses in place of its own; may be null.
 std::unique_ptr<AsyncCheckpointer> make_checkpointer(const WriterProcess* process,
-                                                     const std::tuple<std::size_t, std::size_t, bool>& memory, int nice,
+                                                     const std::tuple<std::size_t, bool>& memory, int nice,
                                                      const AsyncCheckpointer* sharing) {
   AsyncCheckpointerOptions options;
-  const auto& [generations, copy_threads, heed_memory_limits] = memory;
+  const auto& [generations, heed_memory_limits] = memory;
   if (sharing != nullptr) options.stager = sharing->stager();
-  if (!options.stager) options.stager = CheckpointStager::make({generations, copy_threads, heed_memory_limits});
+  if (!options.stager) options.stager = CheckpointStager::make({generations, heed_memory_limits});
   if (process != nullptr) options.process = process->process;
   options.overlap = true;
   options.nice = nice;

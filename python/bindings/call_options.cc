@@ -50,15 +50,15 @@ void take(nb::handle value, std::function<Result<void>()>& option) {
   };
 }
 
-// (file numbers by key, sharded, overwrite_with_shards)
+// (file numbers by key, sharded, for consolidation)
 void take(nb::handle value, std::optional<SafetensorsForm>& option) {
   if (value.is_none()) return;
-  const auto [numbers, sharded, overwrite] = nb::cast<std::tuple<nb::dict, bool, bool>>(value);
+  const auto [numbers, sharded, for_consolidation] = nb::cast<std::tuple<nb::dict, bool, bool>>(value);
   option.emplace();
   for (const auto [key, number] : numbers)
     option->file_numbers.emplace_back(to_utf8(key), nb::cast<std::uint32_t>(number));
   option->sharded = sharded;
-  option->overwrite_with_shards = overwrite;
+  option->for_consolidation = for_consolidation;
 }
 
 // A keyword, and the member set by the keyword.

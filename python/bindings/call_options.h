@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cairn/checkpoint.h>
+#include <cairn/save.h>
 #include <nanobind/nanobind.h>
 
 #include <string>
@@ -26,7 +27,7 @@ SaveDeadlines deadlines_of(nb::handle seconds);
 
 // The error of a failed rank, for a message to the remaining ranks. `reason` is (code, message, place, record). Of
 // `place`, reason_of() uses key, file, expected, actual, offset and error_number; `record` is a
-// cairn._failures.exception_record.ExceptionRecord or None.
+// cairn._ranks.exception_record.ExceptionRecord or None.
 Error reason_of(const nb::tuple& reason);
 
 nb::list strings(const std::vector<std::string>& texts);

@@ -1,10 +1,9 @@
 // save, load, open, verify. Python's lock is released while the engine works; Ctrl-C stops the engine (interrupt.h).
 #include <cairn/checkpoint.h>
 
-#include <cairn/consolidate.h>
-#include <cairn/key_pattern.h>
-#include <cairn/key_stream.h>
-#include <cairn/verify.h>
+#include <cairn/catalog.h>
+#include <cairn/inspect.h>
+#include <cairn/save.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>

@@ -1,6 +1,6 @@
 #include "collectives.h"
 
-#include <cairn/callback_collectives.h>
+#include <cairn/collectives.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 

@@ -27,7 +27,7 @@ class PythonCollectives {
   Collectives& engine() { return *engine_; }
 
   // Returns the value of an engine call with these collectives, or raises the error of the engine call. The cause of
-  // the raised error is the exception of the failed Python call. KeyboardInterrupt and further exceptions outside
+  // the raised error is the exception of the failed Python call. KeyboardInterrupt and other exceptions outside
   // Exception are raised unchanged, for any result.
   template <typename T>
   T unwrap(Result<T> result) {

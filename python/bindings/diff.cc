@@ -1,5 +1,5 @@
 // The comparison of two checkpoints.
-#include <cairn/diff.h>
+#include <cairn/inspect.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>

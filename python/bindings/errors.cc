@@ -11,7 +11,7 @@ namespace cairn::python {
 namespace {
 
 // (class name, text, errno or 0, [(file, line, function, text)]), the fields of
-// cairn._failures.exception_record.ExceptionRecord; or None.
+// cairn._ranks.exception_record.ExceptionRecord; or None.
 nb::object record_of(const Error& error) {
   const ExceptionRecord* const record = error.exception();
   if (record == nullptr) return nb::none();
@@ -35,7 +35,7 @@ std::string bare_message_of(const Error& error) {
 }  // namespace
 
 nb::object exception_of(const Error& error) {
-  const nb::object module = nb::module_::import_("cairn._failures.engine_errors");
+  const nb::object module = nb::module_::import_("cairn._ranks.engine_errors");
   nb::dict place;
   place["bare_message"] = to_str(bare_message_of(error));
   place["key"] = to_str_or_none(error.key());

@@ -2,9 +2,8 @@
 //
 // 1. The first call of fail_exit() registers a handler with on_exit().
 // 2. The C library calls the handler with the status of exit(), after Python has run its atexit callbacks and flushed
-// its
-//    streams. A status that is not 0 stays: 3 of sys.exit(3), 1 after an uncaught exception, 120 after a failed flush
-//    of a stream.
+//    its streams. A status that is not 0 stays: 3 of sys.exit(3), 1 after an uncaught exception, 120 after a failed
+//    flush of a stream.
 // 3. For status 0 the handler calls exit() again. glibc then runs the remaining handlers, flushes the streams of C, and
 //    ends the process with the new status.
 //

@@ -38,7 +38,7 @@ class LeafVisitor {
  public:
   virtual ~LeafVisitor() = default;
   virtual void visit(const Leaf& leaf) = 0;
-  // The walk expects about this number of further leaves.
+  // The walk expects about this many leaves to come.
   virtual void expect(std::size_t) {}
   // Whether the walk fails, with kInvalidArgument, at a mapping in which two keys have one text: flat names would merge
   // what lies below them.

@@ -1,7 +1,5 @@
 // latest, checkpoints, saves_in_flight and clean. Python's lock is released while the engine works; Ctrl-C ends the
 // wait (interrupt.h).
-#include <cairn/clean.h>
-#include <cairn/in_flight.h>
 #include <cairn/latest.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>

@@ -16,7 +16,7 @@ namespace cairn::python {
 class Interrupt {
  public:
   // For SaveOptions::interrupted: takes the lock for a moment. Signal handlers run on Python's main thread only; on
-  // further threads the answer is always false.
+  // other threads the answer is always false.
   std::function<bool()> poll();
   // As poll(), for a save. After a first exception, a second exception of a signal handler is thrown, and the save is
   // given up at once. A second KeyboardInterrupt within a second of the first counts as the first: torchrun sends the

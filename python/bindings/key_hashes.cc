@@ -1,6 +1,6 @@
 #include "key_hashes.h"
 
-#include <cairn/error.h>
+#include <cairn/result.h>
 
 #include <algorithm>
 #include <string>

@@ -1,5 +1,5 @@
-// The extension module cairn._engine: the C++ engine for package cairn. No further package uses the module.
-#include <cairn/dtype.h>
+// The extension module cairn._engine: the C++ engine for package cairn. No other package uses the module.
+#include <cairn/tensor.h>
 #include <cairn/version.h>
 
 #include "bound.h"

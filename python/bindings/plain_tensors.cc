@@ -60,10 +60,6 @@ Error without_memory(const std::string& key) {
       .key(key);
 }
 
-bool is_complex(DType dtype) {
-  return dtype == DType::kComplex32 || dtype == DType::kComplex64 || dtype == DType::kComplex128;
-}
-
 }  // namespace
 
 PlainTensors::Attribute::Attribute(nb::handle type, const char* name)

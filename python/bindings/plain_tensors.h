@@ -40,7 +40,7 @@ class PlainTensors {
   // uses).
   nb::object storage_of(nb::handle tensor, const Entry& entry) const;
   // Throws as storage_of() for a strided tensor of any dtype, of the CPU or of a CUDA device. Both throw kUnsupported
-  // for a tensor without memory: a wrapper of torch.func or of torch.compile. Tensors on further devices are not
+  // for a tensor without memory: a wrapper of torch.func or of torch.compile. Tensors on other devices are not
   // checked.
   void check_memory(const std::string& key, nb::handle tensor) const;
   bool requires_grad(nb::handle tensor) const { return requires_grad_.of(tensor).is(Py_True); }
@@ -67,7 +67,7 @@ class PlainTensors {
   bool is_tensor(nb::handle object) const;  // without subclasses
   void check_bounds(const std::string& key, nb::handle tensor, const Layout& layout, nb::handle storage) const;
   std::optional<DType> dtype_of(nb::handle tensor) const;
-  // Both read address, sizes and strides of a tensor in the CPU's memory, and return false for any further tensor.
+  // Both read address, sizes and strides of a tensor in the CPU's memory, and return false for any other tensor.
   // read_exchange() takes a single call, but needs torch 2.10 or later, and fails for some dtypes. read_attributes()
   // takes ten times as long.
   bool read_exchange(nb::handle tensor, TensorView& view) const;

@@ -1,5 +1,5 @@
 // The steps of a save, for storage plug-ins of torch: claim, write a share, commit.
-#include <cairn/save_steps.h>
+#include <cairn/save.h>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>

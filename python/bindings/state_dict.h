@@ -1,9 +1,9 @@
 // The dtype of a code, and the error for a taken name, shared by the bindings that describe tensors.
 #pragma once
 
-#include <cairn/dtype.h>
 #include <cairn/result.h>
 #include <cairn/state_dict.h>
+#include <cairn/tensor.h>
 
 #include <string>
 

@@ -23,9 +23,9 @@ std::string to_utf8(nb::handle text);
 // `encoded` is the result of os.fsencode. ValueError for a path with a zero byte.
 std::filesystem::path to_filesystem_path(const nb::bytes& encoded);
 
-// `element` is a str (a key of a mapping) or int (a position in a list). TypeError for further types.
+// `element` is a str (a key of a mapping) or int (a position in a list). TypeError for other types.
 PathElement to_path_element(nb::handle element);
-// `tuple` is a tuple of path elements. TypeError for further types.
+// `tuple` is a tuple of path elements. TypeError for other types.
 Path to_path(nb::handle tuple);
 nb::tuple from_path(const Path& path);
 

@@ -1,7 +1,7 @@
 // Python objects <-> cairn::Value, for the types whose pickle holds no code.
 #pragma once
 
-#include <cairn/value.h>
+#include <cairn/state_dict.h>
 #include <nanobind/nanobind.h>
 
 #include <optional>
@@ -12,7 +12,7 @@ namespace nb = nanobind;
 namespace cairn::python {
 
 // The value of an object made of exactly these types, subclasses excluded: None, bool, int, float, complex, str, bytes,
-// list, tuple, set, dict, OrderedDict, and NumPy arrays and scalars of plain dtypes. Nullopt for objects of further
+// list, tuple, set, dict, OrderedDict, and NumPy arrays and scalars of plain dtypes. Nullopt for objects of other
 // types, for containers that occur twice or inside themselves (a Value can't express equal identity), and for nests too
 // deep for a Value.
 std::optional<Value> to_value(nb::handle object);

@@ -15,9 +15,9 @@ import importlib
 from typing import Any
 
 from cairn._engine import __version__
-from cairn._mirror.modules import find_modules as _find_modules
-from cairn._mirror.modules import has_torch as _has_torch
-from cairn._mirror.modules import names_of as _names_of
+from cairn._torch_names.modules import find_modules as _find_modules
+from cairn._torch_names.modules import has_torch as _has_torch
+from cairn._torch_names.modules import names_of as _names_of
 from cairn._whole_state import read
 from cairn.checkpoint import (
     Checkpoint,
@@ -150,18 +150,18 @@ __all__ = [
 
 # Names that torch's package lacks. Their modules are imported at the first access.
 _LATE = {
-    "AsyncCheckpointerType": "cairn._mirror.torch_floor",
-    "AsyncSaver": "cairn._pending.async_saver",
+    "AsyncCheckpointerType": "cairn._torch_names.torch_floor",
+    "AsyncSaver": "cairn._async.async_saver",
     "ConversionWarning": "cairn.warnings",
     "DamageWarning": "cairn.warnings",
     "DeviceWarning": "cairn.warnings",
     "IgnoredKeysWarning": "cairn.warnings",
     "PerRank": "cairn._state.per_rank",
     "PickleWarning": "cairn.warnings",
-    "SaveFuture": "cairn._pending.pending_saves",
+    "SaveFuture": "cairn._async.pending_saves",
     "Stateful": "torch.distributed.checkpoint.stateful",
     "configure_async_saves": "cairn._calls.async_save",
-    "configure_saves": "cairn._settings.save_deadlines",
+    "configure_saves": "cairn._settings",
     "install": "cairn._calls.installing",
     "prepare_async_saves": "cairn._calls.async_save",
     "random_states": "cairn._state.random_states",
@@ -204,7 +204,7 @@ def __getattr__(name: str) -> Any:
 def _refuse_older_torch() -> None:
     """Raises ImportError if torch is too old. A missing torch is no error here: not every name needs torch."""
     try:
-        importlib.import_module("cairn._mirror.torch_floor")
+        importlib.import_module("cairn._torch_names.torch_floor")
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -27,6 +27,8 @@ from torch.distributed.checkpoint.stateful import Stateful as Stateful
 from torch.distributed.checkpoint.storage import StorageReader as StorageReader
 from torch.distributed.checkpoint.storage import StorageWriter as StorageWriter
 
+from cairn._async.async_saver import AsyncSaver as AsyncSaver
+from cairn._async.pending_saves import SaveFuture as SaveFuture
 from cairn._calls.async_save import async_save as async_save
 from cairn._calls.async_save import configure_async_saves as configure_async_saves
 from cairn._calls.async_save import prepare_async_saves as prepare_async_saves
@@ -37,9 +39,7 @@ from cairn._calls.load import load_state_dict as load_state_dict
 from cairn._calls.save import save as save
 from cairn._calls.save import save_state_dict as save_state_dict
 from cairn._engine import __version__ as __version__
-from cairn._pending.async_saver import AsyncSaver as AsyncSaver
-from cairn._pending.pending_saves import SaveFuture as SaveFuture
-from cairn._settings.save_deadlines import configure_saves as configure_saves
+from cairn._settings import configure_saves as configure_saves
 from cairn._state.per_rank import PerRank as PerRank
 from cairn._state.random_states import random_states as random_states
 from cairn._state.random_states import set_random_states as set_random_states

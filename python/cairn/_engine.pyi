@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Literal, NoReturn, Protocol, TypeVar, final
 
-from cairn._failures.exception_record import Reason
+from cairn._ranks.exception_record import Reason
 
 __version__: Final[str]
 DTYPE_NAMES: Final[tuple[str, ...]]  # indexed by dtype code
@@ -275,7 +275,7 @@ def write_share(
 # A box that a rank holds: key, dtype code, shape of the tensor, offsets, sizes.
 _HeldBox = tuple[str, int, _Ints, _Ints, _Ints]
 
-# safetensors: file numbers by key, sharded, overwrite_with_shards
+# safetensors: file numbers by key, sharded, whether a consolidation follows
 def claim_model(
     directory: bytes,
     held: list[list[_HeldBox]],
@@ -324,12 +324,12 @@ class AsyncSave:
 
 @final
 class AsyncCheckpointer:
-    # memory: generations, copying threads, whether memory limits are respected
+    # memory: generations, whether memory limits are respected
     # sharing: the checkpointer whose memory the new one uses in place of its own
     def __init__(
         self,
         process: WriterProcess | None,
-        memory: tuple[int, int, bool],
+        memory: tuple[int, bool],
         nice: int,
         sharing: AsyncCheckpointer | None,
     ) -> None: ...
@@ -356,7 +356,7 @@ def metadata_name(rank: int | None) -> str: ...
 
 # Whether a pattern of a key matches the key, or a part of the key up to a dot.
 def matches_key(pattern: str, key: str, /) -> bool: ...
-def pause_before_restart(restarts: int, /) -> float | None: ...  # seconds; None: no further restart
+def pause_before_restart(restarts: int, /) -> float | None: ...  # seconds; None: no more restarts
 def catalog_of(checkpoint: Checkpoint, /) -> Catalog: ...
 def verify(
     directory: bytes, thread_count: int, follow_links: bool, deadlines: tuple[float, float, float], /

@@ -15,11 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cairn import _engine, arrays
-from cairn._directory.location import existing_directory
-from cairn._directory.opening import open_to_inspect, warn_of_damage
-from cairn._directory.restarts import restarting
-from cairn._directory.size_limit import SizeLimit
-from cairn._settings.links import links_followed
+from cairn._directory import SizeLimit, existing_directory, open_to_inspect, restarting, warn_of_damage
+from cairn._settings import links_followed
 from cairn.checkpoint import Verify, check_verify, decoded
 from cairn.errors import Error, InvalidArgument, MissingKey, UnsafeContent, Unsupported
 
@@ -77,11 +74,10 @@ def _is_torch_file(place: str) -> bool:
 
 
 def _read_torch_file(file: Path, patterns: list[str], verify: Verify) -> dict[str, Any]:
-    from cairn.checkpointer.reading import Reading, placement
+    from cairn._torch_files.torch_archive import TorchArchive
     from cairn.checkpointer.selection import Selection
-    from cairn.checkpointer.torch_archive import TorchArchive
 
-    archive = TorchArchive(file, Reading(placement(None), None, allow_pickle=False, verify=verify))
+    archive = TorchArchive(file, allow_pickle=False, verify=verify)
     selection = Selection(None, _selected(archive.tree(), patterns, str(file)))
     archive.read_values(selection.values)
     archive.read_tensors(selection.tensors)
@@ -116,15 +112,15 @@ class _Source:
         return tree.as_containers()
 
     def _tree(self) -> "Branch":
-        from cairn._state import nested_shape, saved_tree  # import dataclasses, which `import cairn` does not need
+        from cairn._state import saved_tree  # imports dataclasses, which `import cairn` does not need
 
         paths = self._catalog.paths()
-        shape = nested_shape.NestedShape({}, [])
+        shape = saved_tree.NestedShape({}, [])
         leaves = []
         for key in self._catalog.keys():  # noqa: SIM118 - not a mapping
-            if key == nested_shape.SHAPE:
+            if key == saved_tree.SHAPE:
                 payload = self._checkpoint.read_payload(key, **self._options)
-                shape = nested_shape.shape_in(decoded(key, payload, self._form))
+                shape = saved_tree.shape_in(decoded(key, payload, self._form))
             else:
                 leaves.append((paths.get(key, (key,)), saved_tree.Leaf(key, None)))
         tree = saved_tree.tree_of_paths(leaves, shape)

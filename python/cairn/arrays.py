@@ -9,7 +9,7 @@ import ctypes
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from cairn import _engine
-from cairn._mirror import modules
+from cairn._torch_names import modules
 from cairn.errors import InvalidArgument, Unsupported
 
 if TYPE_CHECKING:

@@ -8,12 +8,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, TypeAlias
 
 from cairn import _engine, arrays
-from cairn._directory.location import existing_directory
-from cairn._directory.opening import naming_latest, open_to_inspect, warn_of_damage
-from cairn._directory.size_limit import SizeLimit
-from cairn._mirror import modules
-from cairn._settings import save_deadlines
-from cairn._settings.links import links_followed
+from cairn._directory import SizeLimit, existing_directory, naming_latest, open_to_inspect, warn_of_damage
+from cairn._settings import links_followed, save_deadlines
+from cairn._torch_names import modules
 from cairn.errors import Error, InvalidArgument, MissingKey
 
 Verify: TypeAlias = Literal["needed", "full", "none"]
@@ -320,7 +317,7 @@ def verify(
     """
     place = existing_directory(directory)
     with naming_latest(place):
-        found = _engine.verify(os.fsencode(place), thread_count, links_followed(follow_links), save_deadlines.current())
+        found = _engine.verify(os.fsencode(place), thread_count, links_followed(follow_links), save_deadlines())
     return VerifyReport(**{**found, "problems": tuple(found["problems"]), "warnings": tuple(found["warnings"])})
 
 

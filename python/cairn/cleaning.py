@@ -4,8 +4,8 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from cairn import _engine
-from cairn._directory.location import existing_directory
-from cairn._mirror import modules
+from cairn._directory import existing_directory
+from cairn._torch_names import modules
 from cairn.errors import Error
 
 

@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from cairn import _engine
-from cairn._directory.location import existing_directory
-from cairn._mirror import modules
-from cairn._settings import save_deadlines
-from cairn._settings.consent import pickle_allowed
-from cairn._settings.links import links_followed
+from cairn._directory import existing_directory
+from cairn._settings import links_followed, pickle_allowed, save_deadlines
+from cairn._torch_names import modules
 from cairn.checkpoint import Verify, check_verify
 from cairn.errors import InvalidArgument
 
@@ -171,7 +169,7 @@ def convert(  # noqa: PLR0913
         follow_links=links_followed(follow_links),
         thread_count=thread_count,
         direct_io=direct_io,
-        deadlines=save_deadlines.current(),
+        deadlines=save_deadlines(),
         progress=progress,
     )
     names = _engine.DTYPE_NAMES

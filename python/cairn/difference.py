@@ -5,11 +5,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cairn import _engine
-from cairn._directory.location import existing_directory
-from cairn._directory.opening import naming_latest
-from cairn._mirror import modules
-from cairn._settings import save_deadlines
-from cairn._settings.links import links_followed
+from cairn._directory import existing_directory, naming_latest
+from cairn._settings import links_followed, save_deadlines
+from cairn._torch_names import modules
 from cairn.errors import InvalidArgument
 
 
@@ -105,7 +103,7 @@ def diff(
             list(keys),
             thread_count=thread_count,
             follow_links=links_followed(follow_links),
-            deadlines=save_deadlines.current(),
+            deadlines=save_deadlines(),
         )
     differences, tolerated, tensors, values, bytes_compared = found
     return DiffReport(_differences(differences), _differences(tolerated), tensors, values, bytes_compared)

@@ -9,7 +9,7 @@ import errno
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-from cairn._mirror import modules
+from cairn._torch_names import modules
 
 Frame: TypeAlias = tuple[str, int, str, str]  # file, line, function, source line
 

@@ -24,29 +24,33 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from cairn import _engine
-from cairn._directory.location import local_directory, metadata_name
-from cairn._directory.opening import open_checkpoint
-from cairn._mirror import modules, replacements
-from cairn._mirror.torch_floor import (
+from cairn._directory import local_directory, metadata_name, open_checkpoint
+from cairn._results.lazy_metadata import LazyMetadata
+from cairn._settings import links_followed, pickle_allowed, save_deadlines
+from cairn._state.payloads import check_rules_hold
+from cairn._state.values import warn_of_conversions
+from cairn._telemetry import engine_use
+from cairn._torch_names import modules, replacements
+from cairn._torch_names.torch_floor import (
     CURRENT_DCP_VERSION,
     ExtensionRegistry,
     SerializationFormat,
     StreamTransformExtension,
 )
-from cairn._native.hooks import name_of
-from cairn._native.models import model_form, reads_model, writes_model
-from cairn._native.storages import directory_of, model_directory, why_torch_reads, why_torch_writes
-from cairn._plugin.claims import Claim, Ticket, claim_checkpoint, current_ticket, mark
-from cairn._plugin.read_items import ItemReader, PlannerWithoutCode
-from cairn._plugin.transformed_items import TransformedItems
-from cairn._plugin.write_items import metadata_of, write_items
-from cairn._results.lazy_metadata import LazyMetadata
-from cairn._settings import save_deadlines
-from cairn._settings.consent import pickle_allowed
-from cairn._settings.links import links_followed
-from cairn._state.torch_file import check_rules_hold
-from cairn._state.values import warn_of_conversions
-from cairn._telemetry import engine_use
+from cairn._torch_protocol.claims import Claim, Ticket, claim_checkpoint, current_ticket, mark
+from cairn._torch_protocol.hooks import name_of
+from cairn._torch_protocol.read_items import ItemReader, PlannerWithoutCode
+from cairn._torch_protocol.storages import (
+    directory_of,
+    model_directory,
+    model_form,
+    reads_model,
+    why_torch_reads,
+    why_torch_writes,
+    writes_model,
+)
+from cairn._torch_protocol.transformed_items import TransformedItems
+from cairn._torch_protocol.write_items import metadata_of, write_items
 from cairn.errors import Cancelled, InvalidArgument, NotFound
 
 _PathLike = str | os.PathLike[str]
@@ -126,8 +130,8 @@ class FileSystemWriter(StockWriter):
         return super().prepare_local_plan(plan) if why_torch_writes(self) else plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Claims the directory, and adds the ticket to every rank's plan (cairn._plugin.claims). Raises if overwriting
-        is forbidden.
+        """Claims the directory, and adds the ticket to every rank's plan (cairn._torch_protocol.claims). Raises if
+        overwriting is forbidden.
 
         From now on ``save_id`` is the claim's id; metadata and commit record then hold equal ids.
         """
@@ -182,7 +186,7 @@ class FileSystemWriter(StockWriter):
             durable=self.sync_files,
             file_per_item=not self.single_file_per_rank,
             thread_count=max(self.thread_count, self._cairn_threads_min),
-            deadlines=save_deadlines.current(),
+            deadlines=save_deadlines(),
         )
 
     def _cairn_commit(self, claim: Claim, metadata: Metadata, results: list[list[WriteResult]]) -> list[str]:
@@ -215,7 +219,7 @@ class FileSystemReader(StockReader):
     """The directory and options of ``cairn.load``, and a StorageReader for ``torch.distributed.checkpoint.load``.
 
     `path` is a directory; `thread_count` is the number of reads in flight. `keep_cached` reads through the page cache,
-    which keeps the bytes as long as the system has no other use for the memory: the first load is slower, and further
+    which keeps the bytes as long as the system has no other use for the memory: the first load is slower, and later
     loads of the checkpoint on this host come from memory. Loads without `keep_cached` use cached bytes too.
     `broadcast_replicas` reads bytes that ranks of several hosts need once, and sends the bytes to the other ranks
     through the process group: for a storage that is slower than the network. Where

@@ -27,17 +27,23 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from cairn import _engine
-from cairn._directory.opening import open_checkpoint
-from cairn._mirror import modules, replacements
-from cairn._native.hooks import overridden
-from cairn._native.models import MODEL_INDEX, model_form
-from cairn._native.storages import directory_of, why_torch_reads, why_torch_reads_model_data, why_torch_writes
-from cairn._plugin.claims import Claim, Ticket
-from cairn._plugin.model_items import boxes_of, claim_model, consolidate, whole_keys
+from cairn._directory import open_checkpoint
 from cairn._results.lazy_metadata import LazyMetadata
 from cairn._settings import save_deadlines
-from cairn._state.dtypes import DTYPES
+from cairn._state.torch_codes import DTYPES
 from cairn._telemetry import engine_use
+from cairn._torch_names import modules, replacements
+from cairn._torch_protocol.claims import Claim, Ticket
+from cairn._torch_protocol.hooks import overridden
+from cairn._torch_protocol.model_items import boxes_of, claim_model, consolidate, whole_keys
+from cairn._torch_protocol.storages import (
+    MODEL_INDEX,
+    directory_of,
+    model_form,
+    why_torch_reads,
+    why_torch_reads_model_data,
+    why_torch_writes,
+)
 from cairn.errors import InvalidArgument, Unsupported
 from cairn.filesystem import _THREADS, FileSystemReader, FileSystemWriter, _keep, _reading_of
 
@@ -59,9 +65,9 @@ class HuggingFaceStorageWriter(StockModelWriter, FileSystemWriter):
     `save_distributed`, each file is written by one rank, which must hold the file's tensors whole.
 
     The rename of ``model.safetensors.index.json`` commits a model: an older model stays whole until then. Shards
-    without an index have no commit point: saving them over a model raises InvalidArgument, unless
-    `overwrite_with_shards` allows a time without a whole model. A value that is no tensor raises InvalidArgument, with
-    the key, before anything is written.
+    without an index have no commit point: saving them over a model raises InvalidArgument, except in the folder
+    ``sharded``, whose shards are not the model. A value that is no tensor raises InvalidArgument, with the key, before
+    anything is written.
 
     As a StorageWriter for ``torch.distributed.checkpoint.save`` and ``async_save``, the class writes the same files and
     keeps these promises; the coordinator consolidates alone. ``use_collectives=False`` raises InvalidArgument. torch's
@@ -69,8 +75,6 @@ class HuggingFaceStorageWriter(StockModelWriter, FileSystemWriter):
     `write_data`, or `finish` without a call of ``super().finish()``: then only the values that are no tensors are
     refused.
     """
-
-    overwrite_with_shards = False
 
     def __init__(
         self,
@@ -80,8 +84,6 @@ class HuggingFaceStorageWriter(StockModelWriter, FileSystemWriter):
         save_distributed: bool = False,
         enable_consolidation: bool = False,
         thread_count_consolidation: int = 1,
-        *,
-        overwrite_with_shards: bool = False,
     ) -> None:
         super().__init__(
             os.fspath(path),
@@ -91,7 +93,6 @@ class HuggingFaceStorageWriter(StockModelWriter, FileSystemWriter):
             enable_consolidation,
             thread_count_consolidation,
         )
-        self.overwrite_with_shards = overwrite_with_shards
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Raises InvalidArgument for a value that is no tensor: torch would write a file that no reader accepts."""
@@ -149,7 +150,7 @@ class HuggingFaceStorageWriter(StockModelWriter, FileSystemWriter):
             safetensors=model_form(self),
             durable=self.sync_files,
             thread_count=max(self.thread_count, _THREADS),
-            deadlines=save_deadlines.current(),
+            deadlines=save_deadlines(),
         )
 
     def _cairn_commit(self, claim: Claim, metadata: Metadata, results: list[list[WriteResult]]) -> list[str]:

@@ -6,8 +6,8 @@ import warnings
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cairn import _engine
-from cairn._directory.location import existing_directory
-from cairn._mirror import modules
+from cairn._directory import existing_directory
+from cairn._torch_names import modules
 from cairn.errors import InvalidArgument
 from cairn.progress import Progress
 

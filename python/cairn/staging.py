@@ -12,10 +12,10 @@ import torch
 from torch.distributed._state_dict_utils import _copy_state_dict, _create_cpu_state_dict
 from torch.distributed.checkpoint.staging import BlockingAsyncStager as StockBlockingStager
 
-from cairn._mirror import modules, replacements
-from cairn._mirror.torch_floor import DefaultStager as StockDefaultStager
-from cairn._mirror.torch_floor import StagingOptions as StagingOptions  # noqa: PLC0414 - also exported here
-from cairn._pending import pending_saves, preparation
+from cairn._async import pending_saves, preparation
+from cairn._torch_names import modules, replacements
+from cairn._torch_names.torch_floor import DefaultStager as StockDefaultStager
+from cairn._torch_names.torch_floor import StagingOptions as StagingOptions  # noqa: PLC0414 - also exported here
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle

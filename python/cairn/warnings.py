@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from cairn._mirror import modules
+from cairn._torch_names import modules
 
 
 class PickleWarning(UserWarning):

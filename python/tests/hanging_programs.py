@@ -178,7 +178,7 @@ def orphan(rank: int, directory: Path) -> None:
     block = hang() if rank == 1 else None
     future = cairn.async_save(mine(4), checkpoint_id=directory, async_checkpointer_type=PROCESS)
     if block is not None:
-        from cairn._pending.default_savers import DefaultSavers
+        from cairn._async.async_saver import DefaultSavers
         from cairn._process import part
 
         (FOLDER / "writer").write_text(str(part(DefaultSavers).by_process[True].writer_pid))

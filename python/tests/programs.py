@@ -3,6 +3,10 @@
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import warm_python
 
 # Prefix of a program in which `import torch` fails.
 WITHOUT_TORCH = """
@@ -22,7 +26,16 @@ def run(program: str, *arguments: object) -> str:
 
     Fails unless the program succeeds.
     """
+    return _output(subprocess.run, program, *arguments)
+
+
+def run_after_torch(program: str, *arguments: object) -> str:
+    """As `run`, in a process that has imported torch: for a program about which torch's import says nothing."""
+    return _output(warm_python.run, program, *arguments)
+
+
+def _output(run_command: Callable[..., Any], program: str, *arguments: object) -> str:
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(program), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = run_command(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return str(done.stdout).strip()

@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import warm_python
+
 import cairn
 
 PRELUDE = """
@@ -21,7 +23,7 @@ from pathlib import Path
 
 import torch
 import cairn
-from cairn._pending.default_savers import DefaultSavers
+from cairn._async.async_saver import DefaultSavers
 from cairn._process import part
 
 torch.set_num_threads(1)  # what has many threads in OpenMP can't go on in a forked child
@@ -75,7 +77,7 @@ class Program:
         script.write_text(PRELUDE + textwrap.dedent(functions) + MAIN + textwrap.indent(textwrap.dedent(body), "    "))
         self._errors = folder / "stderr"
         with self._errors.open("w") as errors:
-            self.process = subprocess.Popen(
+            self.process = warm_python.Popen(
                 [sys.executable, str(script), *map(str, arguments)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -492,7 +492,7 @@ def test_saves_of_other_threads_settings_and_savers(checkpoint: Path, tmp_path: 
     thread.start()
     thread.join()
     first = writer_pid()
-    cairn.configure_async_saves(generations=1, copy_threads=1)
+    cairn.configure_async_saves(generations=1)
     assert cairn.open(directory)["step"] == 1
     assert not Path(f"/proc/{first}").exists() or not first
     futures = [save(step) for step in (2, 3, 4)]

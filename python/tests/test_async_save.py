@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse
 
 import cairn
 from cairn import AsyncCheckpointerType
-from cairn._pending import pending_saves
+from cairn._async import pending_saves
 from cairn.staging import BlockingAsyncStager, DefaultStager, StagingOptions
 
 __all__ = ["held"]  # a fixture

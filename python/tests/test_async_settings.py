@@ -8,7 +8,7 @@ import torch
 from ranks import Gang
 
 import cairn
-from cairn._pending.default_savers import DefaultSavers
+from cairn._async.async_saver import DefaultSavers
 from cairn._process import part
 from cairn._settings import save_deadlines
 
@@ -16,7 +16,6 @@ WRONG: list[dict[str, Any]] = [
     {"generations": 0},
     {"generations": 1.5},
     {"generations": True},
-    {"copy_threads": -1},
     {"deadline_seconds": 0},
     {"deadline_seconds": float("nan")},
     {"grace_seconds": -1},
@@ -39,13 +38,19 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     assert part(DefaultSavers).settings == before
 
 
+def test_a_setting_that_does_not_exist_is_refused_by_its_name() -> None:
+    for set_up in (cairn.configure_async_saves, cairn.AsyncSaver):
+        with pytest.raises(TypeError, match="copy_threads"):
+            set_up(copy_threads=1)  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize("wrong", [{"deadline_seconds": 0}, {"sync_deadline_seconds": "1"}], ids=str)
 def test_deadlines_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
-    before = save_deadlines.current()
+    before = save_deadlines()
     (name,) = wrong
     with pytest.raises(cairn.InvalidArgument, match=name):
         cairn.configure_saves(**wrong)
-    assert save_deadlines.current() == before
+    assert save_deadlines() == before
 
 
 @pytest.mark.parametrize("wrong", ["process", "thread", None, 1])

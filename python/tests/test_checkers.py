@@ -17,11 +17,22 @@ cairn/api.h = commit
 isa-l/ > core
 """
 
+OLD_HEADERS = """
+set(cairn_old_headers
+    "api: call old_call"
+    "error: failure")
+"""
+
 PYTHON_LAYERS = """
 errors:
 _ranks: errors
 _calls: errors _ranks
 """
+LISTS = {
+    "src/LAYERS": LAYERS,
+    "python/LAYERS": PYTHON_LAYERS,
+    "cmake/CairnOldHeaders.cmake": OLD_HEADERS,
+}
 PYTHON_FILES = {
     "python/cairn/__init__.py": "from cairn._calls import save\n",
     "python/cairn/errors.py": "from cairn import _engine\n",
@@ -39,7 +50,7 @@ def run(checker: str, root: Path) -> tuple[int, str]:
 
 
 def plant(root: Path, files: dict[str, str]) -> Path:
-    for name, text in {"src/LAYERS": LAYERS, "python/LAYERS": PYTHON_LAYERS, **PYTHON_FILES, **files}.items():
+    for name, text in {**LISTS, **PYTHON_FILES, **files}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     return root
@@ -69,6 +80,7 @@ def test_a_tree_in_order_passes(tmp_path: Path) -> None:
         ("src/LAYERS", "core:\nos: core\n", "os includes nothing of core"),
         ("cli/main.cc", '#include "core/crc.h"\n', "sees public headers only"),
         ("include/cairn/api.h", '#include "core/crc.h"\n', "a public header includes"),
+        ("cli/main.cc", "#include <cairn/failure.h>\n", "'cairn/failure.h' is an old name of 'cairn/error.h'"),
         ("src/os/fd.cc", '#include "os/testing/disk.h"\n', "is for tests"),
         ("python/cairn/_ranks/ranks.py", "from cairn._calls.save import save\n", "may not import '_calls.save'"),
         ("python/cairn/_ranks/ranks.py", "import cairn._calls\n", "'_ranks.ranks' may not import '_calls'"),

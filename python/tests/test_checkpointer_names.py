@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from programs import run
+from programs import run, run_after_torch
 
 import cairn.checkpointer
 
@@ -124,7 +124,7 @@ from cairn._experimental.types import RankInfo as named
 assert make_sync_checkpointer is cairn.checkpointer.make_sync_checkpointer and named is RankInfo
 """
     for start in ("", without):
-        run(f"{start}\n{program}\n{check}")
+        run_after_torch(f"{start}\n{program}\n{check}")
 
 
 def test_importing_the_package_does_not_import_the_checkpointers() -> None:

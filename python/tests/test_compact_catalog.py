@@ -5,7 +5,6 @@ import json
 import pickletools
 import re
 import shutil
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 import stock
 import torch
 import torch.distributed as dist
+import warm_python
 from ranks import Gang
 from same import assert_same, blank
 from tool import OK, UNREADABLE, run, text_of
@@ -245,7 +245,7 @@ def test_a_look_at_a_key_reads_a_small_part_of_the_metadata(tmp_path: Path) -> N
     small, large = tmp_path / "small", tmp_path / "large"
     cairn.save({"key5": torch.ones(2)}, checkpoint_id=small, no_dist=True)
     cairn.save({f"key{i}": torch.full((2,), float(i)) for i in range(4200)}, checkpoint_id=large, no_dist=True)
-    done = subprocess.run([sys.executable, "-c", READS, large, small], capture_output=True, check=True, timeout=240)
+    done = warm_python.run([sys.executable, "-c", READS, large, small], capture_output=True, check=True, timeout=240)
     one, names = map(int, done.stdout.split())
     pickle_bytes = metadata_in(large)[1]
     assert one < pickle_bytes / 2

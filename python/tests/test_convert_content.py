@@ -12,7 +12,7 @@ from cairn.format_utils import dcp_to_torch_save, torch_save_to_dcp
 from tool import CHECK_FAILED, OK, USAGE, json_of, run
 
 import cairn
-from cairn._mirror import replacements
+from cairn._torch_names import replacements
 
 
 def trained() -> tuple[torch.nn.Module, torch.optim.Adam]:

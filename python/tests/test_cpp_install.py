@@ -2,6 +2,7 @@
 find_package, with the writer process, and with MPI where the machine has MPI."""
 
 import functools
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -43,6 +44,7 @@ int main(int, char** argv) { return save_and_load(argv[1]); }
 
 SAVE = """
 #include <cairn/cairn.h>
+#include <cairn/value.h>  // an old name (cmake/CairnOldHeaders.cmake)
 
 #include <cstdio>
 
@@ -111,16 +113,37 @@ def test_a_program_of_another_project_saves_with_the_writer_process(prefix: Path
         elsewhere.rename(writer)
 
 
-@pytest.mark.skipif(not (shutil.which("mpicxx") and shutil.which("mpiexec")), reason="no MPI on this machine")
+HAS_MPI = shutil.which("mpicxx") is not None and shutil.which("mpiexec") is not None
+needs_mpi = pytest.mark.skipif(not HAS_MPI, reason="no MPI on this machine")
+# Open MPI refuses to start as root, and more ranks than cores, unless told otherwise.
+MPI_SETTINGS = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+}
+
+
+@needs_mpi
 def test_the_ranks_of_mpi_save_together(prefix: Path, tmp_path: Path) -> None:
     sources = (Path(__file__).with_name("mpi_ranks.cc"), prefix / "lib/libcairn.a")
     run("mpicxx", "-std=c++20", f"-I{prefix}/include", *sources, "-lisal", "-pthread", "-o", "ranks", cwd=tmp_path)
-    # Open MPI refuses to start as root, and more ranks than cores, unless told otherwise.
-    settings = {
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-        "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    }
-    output = run("mpiexec", "-n", "3", "./ranks", "checkpoint", cwd=tmp_path, env=settings)
+    output = run("mpiexec", "-n", "3", "./ranks", "checkpoint", cwd=tmp_path, env=MPI_SETTINGS)
     assert output.strip() == "all calls work"
+
+
+@needs_mpi
+def test_four_ranks_of_mpi_save_and_two_load_by_the_example_and_the_lists_of_the_page(
+    prefix: Path, tmp_path: Path
+) -> None:
+    page = (ROOT / "docs/guide/cpp.md").read_text()
+    (lists,) = re.findall(r'```cmake title="CMakeLists.txt"\n(.*?)```', page, re.DOTALL)
+    (tmp_path / "CMakeLists.txt").write_text(lists)
+    shutil.copy(ROOT / "examples/05_many_ranks_with_mpi.cc", tmp_path)
+    run("cmake", "-G", "Ninja", "-S", ".", "-B", "build", f"-DCMAKE_PREFIX_PATH={prefix}", cwd=tmp_path)
+    run("cmake", "--build", "build", cwd=tmp_path)
+    commands_shown = re.findall(r"^mpiexec -n (\d) (build/ranks) (save|load) (checkpoint)$", page, re.MULTILINE)
+    assert [(count, task) for count, _, task, _ in commands_shown] == [("4", "save"), ("2", "load")]
+    for count, program, task, directory in commands_shown:
+        output = run("mpiexec", "-n", count, program, task, directory, cwd=tmp_path, env=MPI_SETTINGS)
+        assert f"by {count} ranks" in output

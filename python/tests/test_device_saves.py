@@ -3,13 +3,13 @@
 torch for the CPU has no CUDA tensors: the tests hand addresses to the engine. test_gpu.py uses the real driver.
 """
 
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 import torch
+import warm_python
 
 import cairn
 
@@ -18,7 +18,7 @@ DRIVER = Path(cairn.__file__).parents[2] / "tests/fake_cuda/libcuda.so.1"
 PRELUDE = """
     import ctypes, os, sys, torch, cairn
     from cairn import _engine
-    from cairn._pending.async_saver import writer_executable
+    from cairn._async.async_saver import writer_executable
 
     driver = ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)
     driver.fake_cuda_allocate.restype = ctypes.c_uint64
@@ -56,7 +56,7 @@ def run(program: str, directory: Path) -> None:
         pytest.skip("no stand-in driver in an installed package")
     text = textwrap.dedent(PRELUDE) + textwrap.dedent(program)
     command = [sys.executable, "-W", "ignore", "-c", text, str(DRIVER), str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = warm_python.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -64,7 +64,7 @@ def test_every_byte_of_a_device_arrives_by_threads_and_by_a_process(tmp_path: Pa
     program = """
         writer = _engine.WriterProcess(os.fsencode(writer_executable()), 5.0, 0, "")
         for process in (None, writer):
-            saver = _engine.AsyncCheckpointer(process, (2, 0, True), 0, None)
+            saver = _engine.AsyncCheckpointer(process, (2, True), 0, None)
             for _ in range(2):
                 wait(saver.save(os.fsencode(directory), state, (False, True, state), **options))
                 expect_saved()
@@ -87,7 +87,7 @@ def test_a_synchronous_save_reads_the_device(tmp_path: Path) -> None:
 
 def test_the_fence_holds_back_the_stream(tmp_path: Path) -> None:
     program = """
-        saver = _engine.AsyncCheckpointer(None, (2, 0, True), 0, None)
+        saver = _engine.AsyncCheckpointer(None, (2, True), 0, None)
         saver.prepare(state)
         save = saver.save(os.fsencode(directory), state, (True, True, state), **options)
         while not save.fence([(0, 0), (1, stream)], 1.0):
@@ -107,7 +107,7 @@ def test_the_fence_holds_back_the_stream(tmp_path: Path) -> None:
 
 def test_an_error_of_the_driver_names_key_and_device(tmp_path: Path) -> None:
     program = """
-        saver = _engine.AsyncCheckpointer(None, (2, 0, True), 0, None)
+        saver = _engine.AsyncCheckpointer(None, (2, True), 0, None)
         driver.fake_cuda_break(1, 710)
         try:
             saver.save(os.fsencode(directory), state, (False, True, state), **options)
@@ -121,8 +121,8 @@ def test_an_error_of_the_driver_names_key_and_device(tmp_path: Path) -> None:
 
 def test_a_load_fills_tensors_of_a_device(tmp_path: Path) -> None:
     program = """
-        from cairn._directory.opening import open_to_load
-        wait(_engine.AsyncCheckpointer(None, (2, 0, True), 0, None).save(
+        from cairn._directory import open_to_load
+        wait(_engine.AsyncCheckpointer(None, (2, True), 0, None).save(
             os.fsencode(directory), state, (False, True, state), **options))
         launch(torch.zeros_like(source))
         target = _engine.StateDict()

@@ -18,7 +18,7 @@ from same import assert_same
 
 import cairn
 from cairn import AsyncCheckpointerType
-from cairn._pending import pending_saves
+from cairn._async import pending_saves
 
 OLD = {"w": torch.arange(1000.0), "step": 1}
 LARGE = {"w": torch.arange(4_000_000.0), "step": 2}

@@ -10,9 +10,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 import cairn
 from cairn import _engine, errors
-from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
-from cairn._failures.engine_errors import from_engine
-from cairn._failures.exception_record import record_of
+from cairn._ranks.checkpoint_exceptions import as_checkpoint_exceptions
+from cairn._ranks.engine_errors import from_engine
+from cairn._ranks.exception_record import record_of
 from cairn._ranks.ranks import _reason_of
 
 KINDS = {

@@ -12,7 +12,7 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 import cairn
-from cairn._failures.exception_record import exception_of, record_of, trace_of
+from cairn._ranks.exception_record import exception_of, record_of, trace_of
 from cairn.checkpointer.worker_messages import RequestType, WorkerResponse
 from cairn.checkpointer.writer_child import ProcessTimeout
 from cairn.errors import ExceptionRecord
@@ -72,7 +72,7 @@ def test_a_known_class_comes_back_with_its_text(error: BaseException) -> None:
 
 @pytest.mark.parametrize("name", ["builtins", "torch", "cairn.errors"])
 def test_all_known_classes_can_be_made(name: str) -> None:
-    from cairn._failures import exception_record
+    from cairn._ranks import exception_record
 
     for kind in exception_record._CLASSES[name]:
         made = exception_of(ExceptionRecord(f"{name}.{kind}", "a text", 5, []))

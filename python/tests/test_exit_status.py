@@ -82,9 +82,9 @@ def test_all_exit_callbacks_run_and_all_streams_are_flushed(replaced: Path, tmp_
             print(when, status_of_a_child(saves=False), end=" ")
     """
     body = f"""
-    atexit.unregister(cairn._pending.pending_saves._end)
+    atexit.unregister(cairn._async.pending_saves._end)
     atexit.register(at_exit, "after", os.getpid())
-    atexit.register(cairn._pending.pending_saves._end)
+    atexit.register(cairn._async.pending_saves._end)
     atexit.register(at_exit, "before", os.getpid())
     C = ctypes.CDLL(None)
     C.strdup.restype = ctypes.c_void_p  # a copy of the text, as the interpreter frees its own texts before the callback

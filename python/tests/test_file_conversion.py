@@ -278,7 +278,7 @@ def test_a_quantised_tensor_is_refused_wherever_the_file_is_seen(on_ranks: Any, 
 
 def load_many(file: Path, count: int) -> int:
     """Returns the number of messages that the ranks' boxes were parsed from, over a read of many keys."""
-    from cairn._calls import torch_save_tensors
+    from cairn._torch_files import torch_save_tensors
 
     parsed = 0
     loads = torch_save_tensors.json.loads

@@ -117,7 +117,7 @@ def test_an_older_torch_is_refused_with_one_message() -> None:
 
 
 def test_the_oldest_torch_is_the_one_that_is_declared() -> None:
-    from cairn._mirror.torch_floor import OLDEST
+    from cairn._torch_names.torch_floor import OLDEST
 
     declared = re.search(r'torch = \["torch>=([\d.]+)"\]', (ROOT / "pyproject.toml").read_text())
     assert declared and declared[1] == ".".join(map(str, OLDEST))

@@ -17,6 +17,7 @@ from pathlib import Path
 import preloaded
 import pytest
 import torch
+import warm_python
 from tool import json_of
 from torch.distributed.checkpoint.metadata import Metadata
 
@@ -62,7 +63,7 @@ def touch(directory: Path, time: int) -> None:
 def running(program: str, *arguments: object) -> Iterator["subprocess.Popen[str]"]:
     """Runs the program; the block starts after the program's first line of output."""
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with warm_python.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline()

@@ -17,7 +17,7 @@ import torch.distributed.checkpoint as dcp
 import torch.distributed.checkpoint.state_dict_saver as saver
 stock = (dcp.save, dcp.load, dcp.FileSystemWriter, dcp.FileSystemReader)
 import cairn
-from cairn._mirror import replacements
+from cairn._torch_names import replacements
 
 where = sys.argv[1]
 sys.path.insert(0, where)
@@ -66,7 +66,7 @@ def test_uninstalling_restores_everything(tmp_path: Path) -> None:
 import copyreg
 import torch.distributed.checkpoint._checkpointer, torch.distributed.checkpoint.format_utils, early, explicit
 import importlib, cairn._calls.load, cairn._calls.save
-from cairn._mirror.torch_floor import FSSPEC_MODULE
+from cairn._torch_names.torch_floor import FSSPEC_MODULE
 importlib.import_module(FSSPEC_MODULE)
 cairn.uninstall()  # not installed: nothing happens
 before, reducers = snapshot(), dict(copyreg.dispatch_table)
@@ -210,7 +210,7 @@ def test_storages_that_are_no_directory_keep_their_own_way(tmp_path: Path) -> No
     program = """
 import warnings
 warnings.simplefilter("ignore")  # torch says that it saves in one process
-from cairn._mirror.torch_floor import FSSPEC_MODULE
+from cairn._torch_names.torch_floor import FSSPEC_MODULE
 assert FSSPEC_MODULE not in sys.modules or hasattr(dcp, "FsspecWriter")  # since 2.15 torch imports the module itself
 cairn.install()
 from torch.distributed.checkpoint._fsspec_filesystem import FileSystem, FsspecReader, FsspecWriter

@@ -1,12 +1,12 @@
 """The logger `cairn` gets a line for each save and load, on the coordinator; a program's end prints nothing."""
 
 import logging
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+import warm_python
 from ranks import Gang
 
 import cairn
@@ -26,7 +26,7 @@ opened = cairn.open(sys.argv[1])
 
 
 def test_a_script_whose_objects_outlive_python_prints_nothing(checkpoint: Path) -> None:
-    done = subprocess.run(
+    done = warm_python.run(
         [sys.executable, "-c", PROGRAM, str(checkpoint)], capture_output=True, text=True, check=True, timeout=120
     )
     assert done.stdout + done.stderr == ""

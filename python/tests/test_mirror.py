@@ -16,7 +16,7 @@ from programs import WITHOUT_TORCH, run
 from torch.distributed.checkpoint.planner import SavePlan
 
 import cairn
-from cairn._mirror import replacements
+from cairn._torch_names import replacements
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTAL = f"{dcp.__name__}._experimental"  # Cairn has its own: test_checkpointer_names.py
@@ -38,9 +38,9 @@ OWN = {
     ("quantized_hf_storage", "QuantizedHuggingFaceStorageReader"): "cairn.hf_storage",
     ("filesystem", "FileSystemReader"): "cairn.filesystem",
     ("filesystem", "FileSystemWriter"): "cairn.filesystem",
-    ("format_utils", "BroadcastingTorchSaveReader"): "cairn._calls.file_conversion",
-    ("format_utils", "dcp_to_torch_save"): "cairn._calls.file_conversion",
-    ("format_utils", "torch_save_to_dcp"): "cairn._calls.file_conversion",
+    ("format_utils", "BroadcastingTorchSaveReader"): "cairn._torch_files.file_conversion",
+    ("format_utils", "dcp_to_torch_save"): "cairn._torch_files.file_conversion",
+    ("format_utils", "torch_save_to_dcp"): "cairn._torch_files.file_conversion",
     ("state_dict_loader", "_load_state_dict_from_keys"): "cairn._calls.torch_driver",
     ("state_dict_loader", "load"): "cairn._calls.load",
     ("state_dict_loader", "_load_state_dict"): "cairn._calls.load",

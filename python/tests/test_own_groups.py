@@ -10,7 +10,7 @@ from ranks import Gang
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 import cairn
-from cairn._pending import pending_saves
+from cairn._async import pending_saves
 
 
 def open_groups_and_save(directory: Path) -> tuple[list[int], list[int]]:

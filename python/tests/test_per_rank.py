@@ -342,7 +342,7 @@ def save(step, position):
                 state, checkpoint_id=f"{directory}/{step}", async_checkpointer_type=kinds[way]
             )
             call.result()
-            cairn._pending.pending_saves.wait_for()
+            cairn._async.pending_saves.wait_for()
         dist.barrier()
     for warning in caught:
         if "different values" in str(warning.message):

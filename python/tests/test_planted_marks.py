@@ -15,9 +15,9 @@ from ranks import Gang
 from torch.distributed.checkpoint.api import CheckpointException
 
 import cairn
-from cairn._failures.engine_errors import from_engine
-from cairn._pending.default_savers import DefaultSavers
+from cairn._async.async_saver import DefaultSavers
 from cairn._process import part
+from cairn._ranks.engine_errors import from_engine
 from cairn.errors import ExceptionRecord
 
 
@@ -154,7 +154,7 @@ def save_well(directory: Path) -> None:
 
 def send_a_pickle(folder: Path) -> str:
     """Rank 1 sends a pickle, which an older version would have unpickled, in place of its answer."""
-    from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
+    from cairn._ranks.checkpoint_exceptions import as_checkpoint_exceptions
     from cairn._ranks.ranks import Ranks
 
     ranks = Ranks()

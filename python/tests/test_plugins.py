@@ -2,7 +2,6 @@
 
 import io
 import pickle
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import warm_python
 from ranks import Gang, gang
 from same import assert_same, blank
 from stock import dcp, metadata_of
@@ -382,5 +382,5 @@ writer.finish(metadata, held)
 
 def test_forked_children_that_drop_a_writer_leave_the_parents_save_alone(checkpoint: Path) -> None:
     command = [sys.executable, "-c", FORKING, str(checkpoint)]
-    subprocess.run(command, check=True, timeout=100)  # a regression test: the child hung for ever
+    warm_python.run(command, check=True, timeout=100)  # a regression test: the child hung for ever
     read_all_ways(checkpoint, {"w": torch.arange(5.0)})

@@ -15,9 +15,8 @@ import torch.distributed.checkpoint as dcp
 
 import cairn
 from cairn import _process
-from cairn._pending.async_saver import AsyncSaver
-from cairn._pending.default_savers import DefaultSavers
-from cairn._pending.preparation import Preparation
+from cairn._async.async_saver import AsyncSaver, DefaultSavers
+from cairn._async.preparation import Preparation
 from cairn._process import part
 from cairn.checkpointer import make_async_checkpointer, make_sync_checkpointer
 from cairn.staging import BlockingAsyncStager, DefaultStager, StagingOptions

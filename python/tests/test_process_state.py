@@ -9,10 +9,10 @@ def test_a_child_starts_anew_but_keeps_the_settings(tmp_path: Path) -> None:
     program = """
         import os, sys, threading, torch, cairn
         from cairn._process import part
-        from cairn._pending.default_savers import DefaultSavers
-        from cairn._pending.pending_saves import PendingSaves
+        from cairn._async.async_saver import DefaultSavers
+        from cairn._async.pending_saves import PendingSaves
         from cairn._settings import save_deadlines
-        from cairn._settings.consent import pickle_allowed
+        from cairn._settings import pickle_allowed
 
         directory = sys.argv[1]
         cairn.configure_saves(deadline_seconds=7)
@@ -27,7 +27,7 @@ def test_a_child_starts_anew_but_keeps_the_settings(tmp_path: Path) -> None:
             assert not part(DefaultSavers).by_process and not part(PendingSaves).saves
             assert part(DefaultSavers).settings["generations"] == 3
             assert "fail_at_exit" not in part(DefaultSavers).settings
-            assert save_deadlines.current()[0] == 7 and pickle_allowed(None)
+            assert save_deadlines()[0] == 7 and pickle_allowed(None)
             cairn.async_save({"t": torch.zeros(2)}, checkpoint_id=directory + "/child").result()
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
@@ -41,7 +41,7 @@ def test_a_fork_during_an_installation_does_not_block_that_of_the_child() -> Non
     program = """
         import os, threading, cairn
         from cairn._process import part
-        from cairn._settings.installation import Installation
+        from cairn._settings import Installation
 
         cairn.install()
         held, release = threading.Event(), threading.Event()

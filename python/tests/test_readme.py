@@ -8,6 +8,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import sys
 from pathlib import Path
 
@@ -95,16 +96,56 @@ def test_the_python_programs_resume_bit_for_bit_in_fresh_processes(tmp_path: Pat
     assert len(list((tmp_path / "readme/checkpoints").iterdir())) == 4
 
 
-@pytest.mark.slow
-def test_the_cpp_program_compiles_and_runs(tmp_path: Path) -> None:
-    first, _ = blocks("cpp", CPP_PAGE)  # test_cpp_install.py compiles the calls of the second, which needs MPI
-    include, body = first.split("\n\n", 1)
-    (tmp_path / "readme.cc").write_text(include + PROGRAM.format(body=body))
+def compiled(source: Path) -> Path:
+    """Compiles a C++ program beside its source."""
+    program = source.with_suffix("")
     flags = ["-std=c++20", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}"]
     libraries = [ROOT / "build/release/src/libcairn.a", "-lisal", "-lpthread"]
-    run(os.environ.get("CXX", "c++"), *flags, "readme.cc", *libraries, "-o", "readme", cwd=tmp_path)
-    run(tmp_path / "readme", cwd=tmp_path)
+    run(os.environ.get("CXX", "c++"), *flags, source, *libraries, "-o", program)
+    return program
+
+
+def test_the_commands_run_one_after_the_other(tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    commands = [line.removeprefix("$ ") for line in block("console", README).splitlines()]
+    assert len(commands) >= 4
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    outputs = [run("bash", "-c", command, cwd=tmp_path, env={"PATH": path}) for command in commands]
+    assert all("step" in output for output in outputs[:3])
+
+
+@pytest.mark.slow
+def test_the_cpp_program_compiles_and_runs(tmp_path: Path) -> None:
+    include, body = blocks("cpp", CPP_PAGE)[0].split("\n\n", 1)
+    (tmp_path / "readme.cc").write_text(include + PROGRAM.format(body=body))
+    run(compiled(tmp_path / "readme.cc"), cwd=tmp_path)
     assert (tmp_path / "checkpoints/step-1000/.metadata").is_file()
+
+
+def has_excerpt(program: str, excerpt: str) -> bool:
+    """Whether the parts of the excerpt, between lines of dots, stand in the program in this order."""
+    place = 0
+    for part in re.split(r"^ *\.\.\.\n", excerpt, flags=re.MULTILINE):
+        found = program.find(part, place)
+        if found < 0:
+            return False
+        place = found + len(part)
+    return True
+
+
+def test_the_cpp_excerpts_of_the_page_are_lines_of_the_examples() -> None:
+    programs = [path.read_text() for path in sorted((ROOT / "examples").glob("*.cc"))]
+    excerpts = blocks("cpp", CPP_PAGE)[1:]
+    assert len(excerpts) >= 5
+    for excerpt in excerpts:
+        assert any(has_excerpt(program, excerpt) for program in programs), excerpt
+
+
+@pytest.mark.slow
+def test_the_error_on_the_cpp_page_is_the_output_of_the_example(tmp_path: Path) -> None:
+    (shown,) = re.findall(r"^```\n(kCorrupt: .*?)```$", CPP_PAGE, re.DOTALL | re.MULTILINE)
+    shutil.copy(ROOT / "examples/07_errors.cc", tmp_path)
+    assert shown in run(compiled(tmp_path / "07_errors.cc"), tmp_path / "checkpoints")
 
 
 def test_the_table_and_the_picture_show_the_measured_numbers() -> None:

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 import cairn
 from cairn import AsyncCheckpointerType
-from cairn._pending import pending_saves
+from cairn._async import pending_saves
 
 KINDS = [AsyncCheckpointerType.THREAD, AsyncCheckpointerType.PROCESS]
 

@@ -150,9 +150,10 @@ def test_ranks_save_shards(two: Gang, four: Gang, checkpoint: Path) -> None:
     with pytest.raises(AssertionError, match="new directory"):
         four.run(call, save_together, (checkpoint, 2), save)
     assert_loads(checkpoint, whole_state(1))
-    four.run(call, save_together, (checkpoint, 2), {"sharded": True, "overwrite_with_shards": True})
-    assert len(names_in(checkpoint)) == 4
-    assert_loads(checkpoint, whole_state(2))
+    for seed in (2, 3):  # the shards of a consolidation replace each other
+        four.run(call, save_together, (checkpoint / "new", seed), {"sharded": True, "enable_consolidation": True})
+        assert len(names_in(checkpoint / "new" / "sharded")) == 4
+        assert_loads(checkpoint / "new" / "sharded", whole_state(seed))
 
 
 def call(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -202,19 +203,21 @@ class FailsOnRankOne(DefaultSavePlanner):
 
 
 def save_that_fails(directory: Path) -> str:
-    writer = HuggingFaceStorageWriter(directory, save_distributed=True, overwrite_with_shards=True)
+    writer = HuggingFaceStorageWriter(directory, save_distributed=True, enable_consolidation=True)
     with pytest.raises(CheckpointException) as caught:
         dcp.save(sharded_state(2), storage_writer=writer, planner=FailsOnRankOne())
     return str(caught.value)
 
 
 def test_a_failure_of_a_rank_leaves_the_old_model_and_no_files(two: Gang, checkpoint: Path) -> None:
-    two.run(call, save_together, (checkpoint, 1), {"sharded": True})
-    before = names_in(checkpoint)
+    two.run(call, save_together, (checkpoint, 1), {"sharded": True, "enable_consolidation": True})
+    shards = checkpoint / "sharded"
+    before = names_in(checkpoint), names_in(shards)
     for text in two.run(save_that_fails, checkpoint):
         assert "out of memory on this rank" in text
-    assert {name for name in names_in(checkpoint) if name != ".cairn-lock"} == before
+    assert (names_in(checkpoint), {name for name in names_in(shards) if name != ".cairn-lock"}) == before
     assert_loads(checkpoint, whole_state(1))
+    assert_loads(shards, whole_state(1))
 
 
 def save_with_cached_plans(directory: Path, sharded: bool) -> None:

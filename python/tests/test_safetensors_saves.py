@@ -228,9 +228,15 @@ def test_shards_of_four_ranks_are_loaded_by_two_and_by_torch(two: Gang, four: Ga
         four.run(save_shards, tmp_path, 2)
     assert names_in(tmp_path) == before
     two.run(load_shards, tmp_path, 1)
-    four.run(save_shards, tmp_path, 2, "overwrite_with_shards")
-    assert len(names_in(tmp_path)) == 4
-    two.run(load_shards, tmp_path, 2)
+    for seed in (2, 3):  # the shards of a consolidation replace each other
+        four.run(save_shards, tmp_path / "new", seed, "enable_consolidation")
+        assert len(names_in(tmp_path / "new" / "sharded")) == 4
+        two.run(load_shards, tmp_path / "new" / "sharded", seed)
+
+
+def test_the_writer_has_no_option_for_shards_over_a_model(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="overwrite_with_shards"):
+        HuggingFaceStorageWriter(tmp_path, save_distributed=True, overwrite_with_shards=True)  # type: ignore[call-arg]
 
 
 def test_shards_of_two_saves_and_a_part_of_a_save_are_refused(four: Gang, tmp_path: Path) -> None:

@@ -11,13 +11,12 @@ import torch
 from same import assert_same
 
 import cairn
-from cairn._mirror import replacements
+from cairn._torch_names import replacements
 
 #: Parameters that Cairn adds, by the name of the function or class. They come last and have defaults.
 ADDED = {
     "load": ["allow_pickle", "allow_cast", "verify", "follow_links"],
     "FileSystemReader": ["thread_count", "keep_cached", "broadcast_replicas"],
-    "HuggingFaceStorageWriter": ["overwrite_with_shards"],
     "BroadcastingTorchSaveReader": ["allow_pickle"],
     "dcp_to_torch_save": ["allow_pickle", "follow_links"],
     "torch_save_to_dcp": ["allow_pickle"],

@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse
 
 import cairn
 from cairn import AsyncCheckpointerType, _engine
-from cairn._pending import pending_saves
+from cairn._async import pending_saves
 from cairn._state.described import DescribedState
 from cairn._state.tensors import TensorTarget
 from cairn.checkpointer.staging import CheckpointStagerConfig

@@ -19,7 +19,7 @@ from torch.distributed.checkpoint._extension import ExtensionRegistry, StreamTra
 from torch.distributed.checkpoint.api import CheckpointException
 
 import cairn
-from cairn._plugin import transformed_items
+from cairn._torch_protocol import transformed_items
 
 pytest.importorskip("zstandard")
 

@@ -2,7 +2,6 @@
 
 import collections
 import signal
-import subprocess
 import sys
 import types
 import zipfile
@@ -12,11 +11,12 @@ from typing import Any
 import pytest
 import same
 import torch
+import warm_python
 
 import cairn
 from cairn import format_utils
-from cairn._calls.file_conversion import main
-from cairn._calls.torch_save_tensors import TorchSaveTensors
+from cairn._torch_files.file_conversion import main
+from cairn._torch_files.torch_save_tensors import TorchSaveTensors
 
 
 class Unknown:
@@ -190,12 +190,12 @@ def test_a_kill_of_a_conversion_by_torch_leaves_no_file(checkpoint: Path, tmp_pa
     code = """
 import os, signal, sys
 from cairn import format_utils
-from cairn._calls.file_conversion import main
+from cairn._torch_files.file_conversion import main
 os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
 format_utils.dcp_to_torch_save(sys.argv[1], sys.argv[2])
 """
     command = [sys.executable, "-c", code, str(checkpoint), str(tmp_path / "there/file.pt")]
-    assert subprocess.run(command, check=False, timeout=240).returncode == -signal.SIGKILL
+    assert warm_python.run(command, check=False, timeout=240).returncode == -signal.SIGKILL
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["file.pt"]
     assert (tmp_path / "there/file.pt").read_bytes() == b"old"
 
@@ -203,7 +203,7 @@ format_utils.dcp_to_torch_save(sys.argv[1], sys.argv[2])
 FULL_DISK = """
 import resource, signal, sys, torch
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)); signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-from cairn._calls.file_conversion import main
+from cairn._torch_files.file_conversion import main
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -216,7 +216,7 @@ def test_a_full_disk_of_a_conversion_by_torch_is_an_error_in_one_line(mode: str,
     before = sorted(tmp_path.rglob("*"))
     names = (tmp_path / "a", tmp_path / "t.pt") if mode == "dcp_to_torch" else (tmp_path / "a.pt", tmp_path / "p" / "q")
     program = [sys.executable, "-c", FULL_DISK, mode, *names, "--allow-pickle"]
-    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    done = warm_python.run(program, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     lines = [line for line in done.stderr.splitlines() if line.startswith("cairn: ")]
     assert len(lines) == 1

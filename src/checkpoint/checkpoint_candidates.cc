@@ -1,6 +1,6 @@
 #include "checkpoint/checkpoint_candidates.h"
 
-#include <cairn/metadata_name.h>
+#include <cairn/catalog.h>
 #include <sys/stat.h>
 
 #include <algorithm>

@@ -1,7 +1,6 @@
 // Candidates: the checkpoints below a root in the order of latest(), and the check of a single candidate.
 #pragma once
 
-#include <cairn/error.h>
 #include <cairn/result.h>
 
 #include <cstdint>

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cairn/checkpoint.h>
-#include <cairn/seeded_hash.h>
 
 #include <functional>
 #include <map>
@@ -17,6 +16,7 @@
 #include "checkpoint/lazy_metadata.h"
 #include "checkpoint/model_metadata.h"
 #include "commit/metadata_in_place.h"
+#include "core/seeded_hash.h"
 #include "data_file/data_file.h"
 #include "format/manifest/commit_record.h"
 #include "storage/storage.h"

@@ -1,9 +1,8 @@
 // The read of a part of a saved chunk into the memory of a caller.
 #pragma once
 
-#include <cairn/box.h>
 #include <cairn/catalog.h>
-#include <cairn/state_dict.h>
+#include <cairn/tensor.h>
 
 #include "data_file/read_pieces.h"
 #include "plan/chunk_index.h"

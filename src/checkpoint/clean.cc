@@ -1,4 +1,4 @@
-#include <cairn/clean.h>
+#include <cairn/latest.h>
 
 #include <algorithm>
 #include <cerrno>

@@ -1,5 +1,5 @@
 #include <cairn/cairn.h>
-#include <cairn/clean.h>
+#include <cairn/latest.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -24,7 +24,7 @@ class ExpansionLimit {
   static Result<ExpansionLimit> of(const Checkpoint& checkpoint);
 
   // Call add() once for each tensor whose elements are to be read; `bytes` is their number. kUnsafe, for a torch.save
-  // file, if all tensors so far have too many bytes. kCorrupt, for the further formats, if the chunks of the tensor
+  // file, if all tensors so far have too many bytes. kCorrupt, for the other formats, if the chunks of the tensor
   // hold fewer bytes than the tensor's shape needs.
   Result<void> add(const CatalogTensor& tensor, std::uint64_t bytes);
 

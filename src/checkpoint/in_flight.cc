@@ -1,4 +1,4 @@
-#include <cairn/in_flight.h>
+#include <cairn/latest.h>
 
 #include <algorithm>
 #include <cerrno>

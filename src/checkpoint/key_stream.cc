@@ -1,4 +1,4 @@
-#include <cairn/key_stream.h>
+#include <cairn/checkpoint.h>
 
 #include <algorithm>
 #include <optional>

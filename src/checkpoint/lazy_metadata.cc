@@ -1,11 +1,10 @@
 #include "checkpoint/lazy_metadata.h"
 
-#include <cairn/seeded_hash.h>
-
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "core/seeded_hash.h"
 #include "format/compact_catalog/footer.h"
 #include "format/dcp/metadata_decoder.h"
 

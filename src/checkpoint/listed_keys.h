@@ -8,7 +8,7 @@
 
 namespace cairn::checkpointer {
 
-inline constexpr std::size_t kListedKeysMax = 8;  // further keys are only counted
+inline constexpr std::size_t kListedKeysMax = 8;  // more keys are only counted
 
 std::string listed_keys(const std::vector<std::string>& keys);
 // Of `count` keys, of which only the first are named.

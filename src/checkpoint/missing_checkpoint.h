@@ -1,7 +1,7 @@
 // missing_checkpoint: the error about a directory without a checkpoint.
 #pragma once
 
-#include <cairn/error.h>
+#include <cairn/result.h>
 
 #include <filesystem>
 #include <string>

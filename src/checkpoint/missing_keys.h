@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cairn/catalog.h>
-#include <cairn/error.h>
+#include <cairn/result.h>
 
 #include <string>
 #include <vector>

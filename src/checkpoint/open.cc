@@ -302,13 +302,9 @@ Result<Checkpoint> checkpointer::open_with(const OpenDirectory& open_directory, 
 }
 
 checkpointer::OpenDirectory checkpointer::watched_directories(std::shared_ptr<storage::OperationWatch> operations) {
-  return [operations = std::move(operations)](
-             const std::filesystem::path& directory) -> Result<std::unique_ptr<storage::Storage>> {
-    const storage::OperationWatch::Call call(*operations, storage::OperationKind::kNames, "opening",
-                                             directory.string());
-    CAIRN_TRY_ASSIGN(std::unique_ptr<storage::Storage> storage, storage::open_directory(directory));
-    return std::unique_ptr<storage::Storage>(
-        std::make_unique<storage::WatchedStorage>(std::move(storage), operations, directory));
+  return [operations = std::move(operations)](const std::filesystem::path& directory) {
+    return storage::open_watched([&] { return storage::open_directory(directory); }, operations, directory.string(),
+                                 directory);
   };
 }
 

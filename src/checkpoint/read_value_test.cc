@@ -1,4 +1,5 @@
-#include <cairn/read_value.h>
+#include <cairn/checkpoint.h>
+#include <cairn/save.h>
 #include <gtest/gtest.h>
 
 #include <string>

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cairn/checkpoint.h>
+#include <cairn/options.h>
 #include <cairn/result.h>
-#include <cairn/tensor_pass.h>
 
 #include <cstddef>
 #include <filesystem>

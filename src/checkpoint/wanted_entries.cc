@@ -1,11 +1,11 @@
 #include "checkpoint/wanted_entries.h"
 
-#include <cairn/seeded_hash.h>
-
 #include <unordered_map>
 #include <unordered_set>
 #include <variant>
 #include <vector>
+
+#include "core/seeded_hash.h"
 
 namespace cairn::checkpointer {
 

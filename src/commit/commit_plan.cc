@@ -118,7 +118,7 @@ CommitRequest CommitPlan::commit_request(const SaveTicket& ticket, const RankPla
   return request;
 }
 
-// A byte: 1 if the template follows; 0 if the further attributes, the local plans, and the number of shares and the
+// A byte: 1 if the template follows; 0 if the extra attributes, the local plans, and the number of shares and the
 // shares follow. Then the number of files and the ranks.
 void CommitPlan::append_to(std::string& out) const {
   metadata_->append_to(out);

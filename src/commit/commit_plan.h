@@ -28,7 +28,7 @@ class CommitPlan {
  public:
   // `ranks` have as many files together as `metadata`.
   CommitPlan(dcp::MetadataTemplate metadata, std::vector<manifest::RecordedPlan::Rank> ranks);
-  // `metadata_attributes`: the further attributes of the metadata (SaveOptions).
+  // `metadata_attributes`: the extra attributes of the metadata (SaveOptions).
   CommitPlan(save_plan::SharedPlans plans, std::string metadata_attributes,
              std::vector<manifest::RecordedPlan::Rank> ranks);
 

@@ -7,7 +7,7 @@
 // exchange of whole directories) has its own make_visible(), and seals where its storage wants the new bytes.
 #pragma once
 
-#include <cairn/durability.h>
+#include <cairn/options.h>
 #include <cairn/result.h>
 
 #include <cstdint>

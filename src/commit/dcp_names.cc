@@ -1,6 +1,6 @@
 #include "commit/dcp_names.h"
 
-#include <cairn/metadata_name.h>
+#include <cairn/catalog.h>
 
 #include <cstddef>
 #include <string>

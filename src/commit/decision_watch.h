@@ -8,9 +8,8 @@
 // One thread at a time. The numbers are the numbers of the steps at the top of rank_save.cc.
 #pragma once
 
-#include <cairn/durability.h>
+#include <cairn/options.h>
 #include <cairn/result.h>
-#include <cairn/save_deadlines.h>
 
 #include <chrono>
 #include <cstdint>

@@ -1,7 +1,5 @@
 #include "commit/leftovers.h"
 
-#include <cairn/seeded_hash.h>
-
 #include <algorithm>
 #include <optional>
 #include <sstream>
@@ -15,6 +13,7 @@
 #include "commit/rank_note.h"
 #include "commit/save_ticket.h"
 #include "core/checksum.h"
+#include "core/seeded_hash.h"
 #include "format/dcp/metadata_decoder.h"
 #include "format/manifest/trailer.h"
 

@@ -1,7 +1,7 @@
 // MetadataInPlace: the identity of a directory's `.metadata` at a moment: enough to recognise a change.
 #pragma once
 
-#include <cairn/metadata_name.h>
+#include <cairn/catalog.h>
 #include <cairn/result.h>
 
 #include <cstdint>

@@ -36,8 +36,6 @@
 //    save.
 #include "commit/model_commit.h"
 
-#include <cairn/seeded_hash.h>
-
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
@@ -53,6 +51,7 @@
 #include "commit/model_in_place.h"
 #include "commit/model_leftovers.h"
 #include "core/checksum.h"
+#include "core/seeded_hash.h"
 
 namespace cairn::commit {
 namespace {
@@ -179,7 +178,7 @@ class ModelCommit final : public CommitStrategy {
     if (shards && !options_.overwrite_with_shards) {
       return Error(ErrorCode::kInvalidArgument,
                    "the directory holds a model, and shards without an index can't replace a model in one step: save "
-                   "into a new directory, or consolidate the shards, or allow a time without a whole model")
+                   "into a new directory, or consolidate the shards")
           .file(found);
     }
     if (shards && !now.foreign.empty()) {

@@ -19,7 +19,8 @@ struct ModelClaimOptions {
   safetensors::FileSet::Kind kind = safetensors::FileSet::Kind::kIndexed;
   bool overwrite = true;  // false: an existing model is an error (kInvalidArgument)
   // Shards without an index have no commit point: while shards replace a model, a reader may find the files of both.
-  // false: an existing model is then an error (kInvalidArgument).
+  // false: an existing model is then an error (kInvalidArgument). true only for the input of a consolidation, whose
+  // output is the model.
   bool overwrite_with_shards = false;
   bool names_taken = false;  // torch's names are not free: another rank has files in its own directory
   // Of kAlone: the one file that the save writes or replaces; all other files stay. The name of a file of several is an

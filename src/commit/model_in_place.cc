@@ -1,7 +1,5 @@
 #include "commit/model_in_place.h"
 
-#include <cairn/seeded_hash.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <optional>
@@ -11,6 +9,7 @@
 #include "commit/dcp_names.h"
 #include "commit/model_files.h"
 #include "core/checksum.h"
+#include "core/seeded_hash.h"
 
 namespace cairn::commit {
 namespace {

@@ -1,7 +1,5 @@
 #include "commit/model_leftovers.h"
 
-#include <cairn/seeded_hash.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <optional>
@@ -10,6 +8,7 @@
 
 #include "commit/model_files.h"
 #include "commit/private_folder.h"
+#include "core/seeded_hash.h"
 #include "format/safetensors/header.h"
 
 namespace cairn::commit {

@@ -1,9 +1,8 @@
 // ProgressTracker: the phase of a save, the bytes written, and whether the save's calls into the storage return.
 #pragma once
 
-#include <cairn/error.h>
-#include <cairn/save_deadlines.h>
-#include <cairn/save_progress.h>
+#include <cairn/options.h>
+#include <cairn/result.h>
 
 #include <atomic>
 #include <chrono>

@@ -3,7 +3,7 @@
 // One thread at a time. The numbers are the numbers of the commit's steps (save_transaction.cc).
 #pragma once
 
-#include <cairn/durability.h>
+#include <cairn/options.h>
 #include <cairn/result.h>
 
 #include <cstdint>

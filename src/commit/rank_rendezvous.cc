@@ -59,7 +59,7 @@ std::vector<Error> RankRendezvous::failures() const {
   if (seen) {
     for (auto& [rank, failure] : seen->failures) failures.push_back(std::move(failure));
   } else if (seen.error().code() == ErrorCode::kUnsafe) {
-    failures.push_back(std::move(seen).error());  // the folder was replaced: no further report can be read
+    failures.push_back(std::move(seen).error());  // the folder was replaced: no other report can be read
   }
   return failures;
 }

@@ -33,6 +33,7 @@ class RemovalLog final : public storage::Storage {
   std::vector<RemovedFile> take() { return std::exchange(files_, {}); }
 
   Result<std::unique_ptr<storage::StorageLock>> lock() override;
+  void set_stop(std::shared_ptr<const os::StopFlag> stop) override { storage_.set_stop(std::move(stop)); }
   Result<void> make_folder(std::string_view name) override;
   Result<void> join_folder(std::string_view name) override { return storage_.join_folder(name); }
   Result<void> remove_folder(std::string_view name) override;

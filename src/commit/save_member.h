@@ -4,9 +4,8 @@
 // One thread at a time, except report().
 #pragma once
 
-#include <cairn/durability.h>
+#include <cairn/options.h>
 #include <cairn/result.h>
-#include <cairn/save_deadlines.h>
 
 #include <chrono>
 #include <cstdint>

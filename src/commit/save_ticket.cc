@@ -27,10 +27,10 @@ Result<SaveId> read_id(CodedReader& reader) {
 }  // namespace
 
 std::string data_file_name(const SaveTicket& ticket, std::uint32_t rank, std::uint32_t number) {
-  constexpr std::size_t kNumberDigits = 6;
+  constexpr std::size_t kDigitsMin = 6;
   std::string n = std::to_string(number);
   if (!ticket.fresh) {
-    n = to_decimal(ticket.identity.save_id) + std::string(kNumberDigits - std::min(kNumberDigits, n.size()), '0') + n;
+    n = to_decimal(ticket.identity.save_id) + std::string(kDigitsMin - std::min(kDigitsMin, n.size()), '0') + n;
   }
   return "__" + std::to_string(rank) + "_" + n + std::string(kDataFileSuffix);
 }

@@ -22,7 +22,7 @@
 //    step 7, or when all ranks have read the decision.
 // 7. Clean, still under the lock: otherwise the files of a save with a commit in between would look like a dead save's
 //    files. Remove the replaced files, then the folder. A save that was given up during step 5 and has lost the lock
-//    removes nothing, as if killed there, and a later save cleans up: further saves may have committed.
+//    removes nothing, as if killed there, and a later save cleans up: other saves may have committed.
 #include "commit/save_transaction.h"
 
 #include <algorithm>

@@ -5,7 +5,7 @@
 // put into the directory. From then on nothing is withdrawn.
 #pragma once
 
-#include <cairn/durability.h>
+#include <cairn/options.h>
 #include <cairn/result.h>
 
 #include <memory>

@@ -1,7 +1,5 @@
 #include "convert/consumed_records.h"
 
-#include <cairn/seeded_hash.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <deque>
@@ -14,6 +12,7 @@
 
 #include "convert/tied_tensors.h"
 #include "core/place_text.h"
+#include "core/seeded_hash.h"
 
 namespace cairn::checkpointer {
 namespace {
@@ -22,7 +21,7 @@ using torch_file::StateFile;
 using torch_file::StorageWalk;
 using torch_file::TensorNode;
 
-// The runs of all tensors with gaps that are looked at one by one; a further tensor counts as one without gaps.
+// The runs of all tensors with gaps that are looked at one by one; more tensors count as tensors without gaps.
 constexpr std::uint64_t kRunsMax = std::uint64_t{1} << 18;
 
 using Ranges = std::vector<std::pair<std::uint64_t, std::uint64_t>>;  // begin and end, in bytes

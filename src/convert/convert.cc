@@ -8,8 +8,8 @@
 //
 // The calling thread reports progress and asks for an interruption. All calls into the storages of source and target
 // are made by tasks of a SaveWorker, as of a save: a call that hangs fails the conversion within its deadline.
+#include <cairn/catalog.h>
 #include <cairn/convert.h>
-#include <cairn/key_pattern.h>
 
 #include <algorithm>
 #include <utility>
@@ -63,13 +63,6 @@ Result<std::vector<WrittenFile>> write_streams(ConvertJob& job, RankPart part, s
                                               }));
   for (const WrittenFile& file : written) job.report.bytes_written += file.size;
   return written;
-}
-
-Result<void> hand_over_files(ConvertJob& job) {
-  return job.worker.run("handing over its files", [](WorkerState& state) -> Result<void> {
-    state.writer->files().hand_over();
-    return {};
-  });
 }
 
 void report_copies(ConvertJob& job) {

@@ -313,11 +313,7 @@ Result<void> convert_to_dcp(ConvertJob& job) {
       const commit::SaveTicket ticket,
       job.worker.claim(identity_of_copy(job), {.overwrite = job.options.overwrite, .beside_a_model = false}));
   CAIRN_TRY_ASSIGN(Layout layout, lay_out(job, items, ticket));
-  CAIRN_TRY(
-      job.worker.run("claiming the directory", [files = layout.catalog.files](WorkerState& state) -> Result<void> {
-        state.transaction->expect(files);
-        return {};
-      }));
+  CAIRN_TRY(job.worker.expect(layout.catalog.files));
   CAIRN_TRY_ASSIGN(const dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(layout.catalog));
   std::string pickle = metadata.render(*layout.catalog.save_id, *layout.catalog.checkpoint_id, layout.catalog.files);
   RankPart part;
@@ -327,7 +323,7 @@ Result<void> convert_to_dcp(ConvertJob& job) {
   for (std::size_t i = 0; i < written.size(); ++i) {
     record.files.push_back({layout.catalog.files[i], written[i].size, written[i].trailer_checksum});
   }
-  CAIRN_TRY(hand_over_files(job));
+  CAIRN_TRY(job.worker.hand_over_files());
   job.report.bytes_written += pickle.size();
   CAIRN_TRY_ASSIGN(commit::CommitReport committed,
                    job.worker.commit(std::move(pickle), std::move(record), job.options.durability));

@@ -79,9 +79,6 @@ struct StreamedImage {
 // Writes the files, and checks what was read of the source: damage, and records that no key of the target has.
 Result<std::vector<WrittenFile>> write_streams(ConvertJob& job, RankPart part, std::vector<StreamedImage> images);
 
-// The files belong to the transaction from now on: the writer withdraws none.
-Result<void> hand_over_files(ConvertJob& job);
-
 // Adds the job's tied tensors to the report: the target holds a copy for each key.
 void report_copies(ConvertJob& job);
 

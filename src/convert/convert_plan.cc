@@ -1,7 +1,6 @@
 #include "convert/convert_plan.h"
 
-#include <cairn/key_pattern.h>
-#include <cairn/seeded_hash.h>
+#include <cairn/catalog.h>
 
 #include <algorithm>
 #include <optional>
@@ -14,6 +13,7 @@
 #include "core/checked.h"
 #include "core/conversion.h"
 #include "core/place_text.h"
+#include "core/seeded_hash.h"
 
 namespace cairn::checkpointer {
 namespace {

@@ -135,12 +135,9 @@ Result<void> convert_to_safetensors(ConvertJob& job) {
   }
   job.report.files = content.files;
   job.report.directory = directory;
-  CAIRN_TRY(job.worker.run("claiming the directory", [files = content.files](WorkerState& state) -> Result<void> {
-    state.transaction->expect(files);
-    return {};
-  }));
+  CAIRN_TRY(job.worker.expect(content.files));
   CAIRN_TRY(write_streams(job, part, std::move(images)));
-  CAIRN_TRY(hand_over_files(job));
+  CAIRN_TRY(job.worker.hand_over_files());
   CAIRN_TRY_ASSIGN(commit::CommitReport committed, job.worker.commit_model(std::move(content), job.options.durability));
   job.report.warnings = std::move(committed.warnings);
   if (set.kind == Kind::kIndexed) job.report.files.emplace_back(safetensors::kIndexName);

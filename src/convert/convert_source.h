@@ -6,7 +6,6 @@
 #include <cairn/checkpoint.h>
 #include <cairn/convert.h>
 #include <cairn/result.h>
-#include <cairn/seeded_hash.h>
 
 #include <atomic>
 #include <cstddef>
@@ -24,6 +23,7 @@
 
 #include "checkpoint/checkpoint_impl.h"
 #include "core/nested_shape.h"
+#include "core/seeded_hash.h"
 #include "data_file/conversion_losses.h"
 #include "data_file/record_checks.h"
 #include "data_file/tensor_reader.h"
@@ -49,8 +49,7 @@ struct StreamPart {
   const StreamedTensor* tensor = nullptr;
   std::uint64_t begin = 0;
   std::span<std::byte> out;
-  bool is_ahead =
-      false;  // a further part has the bytes, too (PayloadPart::is_ahead): no checksum counts the bytes here
+  bool is_ahead = false;  // another part has the bytes, too (PayloadPart::is_ahead): no checksum counts the bytes here
 };
 
 class ConvertSource {

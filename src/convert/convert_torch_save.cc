@@ -2,8 +2,7 @@
 // if it overlaps other tensors in a record of the source, a window of a storage that they share. A storage has the
 // elements of selected tensors alone. An object that several keys or parts of values share in a file of torch.save
 // stays one object. A value that is not plain data is written with the calls and storages of the source's pickle
-// (saved_values.h). The file waits in the private folder of a
-// SaveTransaction and gets its name by one rename.
+// (saved_values.h). The file waits in the private folder of a SaveTransaction and gets its name by one rename.
 #include <algorithm>
 #include <deque>
 #include <optional>
@@ -348,7 +347,7 @@ Result<void> convert_to_torch_save(ConvertJob& job) {
   images.push_back(std::move(laid_out.image));
   job.as_saved = std::move(laid_out.as_saved);
   CAIRN_TRY(write_streams(job, part, std::move(images)));
-  CAIRN_TRY(hand_over_files(job));
+  CAIRN_TRY(job.worker.hand_over_files());
   CAIRN_TRY_ASSIGN(commit::CommitReport committed, job.worker.commit_model({{name}, {}, 0}, job.options.durability));
   job.report.warnings = std::move(committed.warnings);
   job.report.directory = directory;

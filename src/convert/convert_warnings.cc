@@ -1,7 +1,6 @@
 #include "convert/convert_warnings.h"
 
-#include <cairn/dtype.h>
-#include <cairn/seeded_hash.h>
+#include <cairn/tensor.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -16,6 +15,7 @@
 #include "checkpoint/listed_keys.h"
 #include "core/conversion_loss.h"
 #include "core/nested_shape.h"
+#include "core/seeded_hash.h"
 #include "format/safetensors/index.h"
 
 namespace cairn::checkpointer {

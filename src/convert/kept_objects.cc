@@ -1,7 +1,6 @@
 #include "convert/kept_objects.h"
 
-#include <cairn/dtype.h>
-#include <cairn/seeded_hash.h>
+#include <cairn/tensor.h>
 
 #include <optional>
 #include <string>
@@ -9,6 +8,7 @@
 #include <utility>
 
 #include "convert/tied_tensors.h"
+#include "core/seeded_hash.h"
 #include "format/torch_file/weights_only.h"
 
 namespace cairn::checkpointer {

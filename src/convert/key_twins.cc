@@ -1,7 +1,5 @@
 #include "convert/key_twins.h"
 
-#include <cairn/seeded_hash.h>
-
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -10,6 +8,7 @@
 #include <variant>
 
 #include "core/place_text.h"
+#include "core/seeded_hash.h"
 #include "format/torch_file/key_text.h"
 
 namespace cairn::checkpointer {

@@ -1,13 +1,12 @@
 #include "convert/nested_state.h"
 
-#include <cairn/seeded_hash.h>
-
 #include <algorithm>
 #include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "core/seeded_hash.h"
 #include "format/pickle/value_reader.h"
 
 namespace cairn::checkpointer {

@@ -3,7 +3,6 @@
 
 #include <cairn/result.h>
 #include <cairn/state_dict.h>
-#include <cairn/value.h>
 
 #include <cstdint>
 #include <memory>

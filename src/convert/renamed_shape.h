@@ -3,7 +3,6 @@
 // Pure. One thread at a time.
 #pragma once
 
-#include <cairn/seeded_hash.h>
 #include <cairn/state_dict.h>
 
 #include <cstddef>
@@ -13,6 +12,7 @@
 
 #include "convert/key_renames.h"
 #include "core/nested_shape.h"
+#include "core/seeded_hash.h"
 
 namespace cairn::checkpointer {
 

@@ -5,7 +5,7 @@
 #pragma once
 
 #include <cairn/result.h>
-#include <cairn/value.h>
+#include <cairn/state_dict.h>
 
 #include <cstddef>
 #include <cstdint>

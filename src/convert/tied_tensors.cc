@@ -1,7 +1,5 @@
 #include "convert/tied_tensors.h"
 
-#include <cairn/seeded_hash.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -12,6 +10,7 @@
 
 #include "checkpoint/stored_window.h"
 #include "core/conversion.h"
+#include "core/seeded_hash.h"
 
 namespace cairn::checkpointer {
 namespace {

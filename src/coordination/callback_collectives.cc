@@ -1,4 +1,4 @@
-#include <cairn/callback_collectives.h>
+#include <cairn/collectives.h>
 
 #include <fmt/core.h>
 

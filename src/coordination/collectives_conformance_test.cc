@@ -1,6 +1,5 @@
-// The promises of Collectives, tested on every kind with one thread per rank, and further promises of a local group.
-#include <cairn/callback_collectives.h>
-#include <cairn/local_group.h>
+// The promises of Collectives, tested on every kind with one thread per rank, and other promises of a local group.
+#include <cairn/collectives.h>
 #include <gtest/gtest.h>
 
 #include <functional>

@@ -7,7 +7,7 @@
 //    rank left the group without giving messages to the round: the round can never be complete.
 // 4. The rank takes its result. The last rank to take a result removes the round.
 // 5. A rank leaves the group when its LocalRank is destroyed or a call fails. Leaving wakes the waiting ranks.
-#include <cairn/local_group.h>
+#include <cairn/collectives.h>
 
 #include <fmt/core.h>
 

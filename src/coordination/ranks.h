@@ -40,6 +40,14 @@ class Ranks {
   Result<std::vector<std::string>> gather(Result<std::string> mine);
   // The coordinator's bytes for this rank, or the coordinator's error for all ranks.
   Result<std::string> scatter(Result<std::vector<std::string>> all);
+  // Both: every rank sends its bytes, and gets the bytes for it of `answer(all)`, a Result of a list, which the
+  // coordinator calls if no rank has failed.
+  template <typename Answer>
+  Result<std::string> exchange(Result<std::string> mine, Answer&& answer) {
+    Result<std::vector<std::string>> all = gather(std::move(mine));
+    if (is_coordinator() && all) all = attempt([&] { return answer(*std::move(all)); });
+    return scatter(std::move(all));
+  }
   // The coordinator's bytes, or its error.
   Result<std::string> broadcast(Result<std::string> bytes);
   // Encodes an outcome for decode_outcome(). An error without a rank gets the number of this rank.

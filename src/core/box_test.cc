@@ -1,4 +1,4 @@
-#include <cairn/box.h>
+#include <cairn/tensor.h>
 #include <gtest/gtest.h>
 
 #include <limits>

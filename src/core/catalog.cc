@@ -3,6 +3,7 @@
 #include <array>
 
 #include "core/nearest_names.h"
+#include "core/seeded_hash.h"
 
 namespace cairn {
 namespace {
@@ -47,6 +48,8 @@ Box CatalogTensor::chunk(std::size_t index) const {
   const std::span<const std::int64_t> numbers = std::span(boxes).subspan(index * 2 * dimensions, 2 * dimensions);
   return Box::make(Extents(numbers.first(dimensions)), Extents(numbers.last(dimensions))).value();
 }
+
+std::size_t KeyHash::operator()(std::string_view key) const noexcept { return SeededHash()(key); }
 
 const CatalogTensor* Catalog::find_tensor(std::string_view fqn) const {
   const auto found = by_fqn_.find(fqn);

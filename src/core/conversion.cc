@@ -115,7 +115,7 @@ std::uint8_t as_bool(Wide number) {
   return number != 0 ? 1 : 0;
 }
 
-// Integers wrap as in C. A real number wraps on conversion to a byte, because torch converts through int64. Any further
+// Integers wrap as in C. A real number wraps on conversion to a byte, because torch converts through int64. Any other
 // real number outside the range is undefined in C, and becomes the nearest integer here; NaN becomes 0.
 template <typename Wide, typename T>
 T as_integer(Wide number) {

@@ -7,7 +7,7 @@
 // Pure functions.
 #pragma once
 
-#include <cairn/dtype.h>
+#include <cairn/tensor.h>
 
 #include <cstddef>
 #include <cstdint>

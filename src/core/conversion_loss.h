@@ -3,7 +3,7 @@
 // Pure.
 #pragma once
 
-#include <cairn/dtype.h>
+#include <cairn/tensor.h>
 
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-#include <cairn/dtype.h>
+#include <cairn/tensor.h>
 
 #include <array>
 
@@ -52,6 +52,9 @@ std::optional<DType> dtype_from_code(std::uint8_t code) {
 
 std::size_t item_bytes(DType dtype) { return row(dtype).bytes; }
 bool is_floating_point(DType dtype) { return row(dtype).floating_point; }
+bool is_complex(DType dtype) {
+  return dtype == DType::kComplex32 || dtype == DType::kComplex64 || dtype == DType::kComplex128;
+}
 bool is_quantized(DType dtype) { return row(dtype).quantized; }
 
 }  // namespace cairn

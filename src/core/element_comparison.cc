@@ -19,10 +19,6 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 using ComplexDouble = std::complex<double>;
 
-bool is_complex(DType dtype) {
-  return dtype == DType::kComplex32 || dtype == DType::kComplex64 || dtype == DType::kComplex128;
-}
-
 bool is_nan(double number) { return std::isnan(number); }
 bool is_nan(const ComplexDouble& number) { return std::isnan(number.real()) || std::isnan(number.imag()); }
 

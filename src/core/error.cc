@@ -1,4 +1,4 @@
-#include <cairn/error.h>
+#include <cairn/result.h>
 
 #include <cassert>
 #include <cerrno>

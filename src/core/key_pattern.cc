@@ -1,11 +1,10 @@
-#include <cairn/key_pattern.h>
+#include <cairn/catalog.h>
+#include <cairn/state_dict.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-
-#include <cairn/utf8.h>
 
 namespace cairn {
 namespace {

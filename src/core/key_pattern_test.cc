@@ -1,4 +1,4 @@
-#include <cairn/key_pattern.h>
+#include <cairn/catalog.h>
 
 #include <gtest/gtest.h>
 

@@ -19,7 +19,7 @@ struct NameComponents {
   std::string_view text;
 };
 
-// The components in `longer` that `shorter` lacks; nullopt if the names differ in any further way. `text` is a view
+// The components in `longer` that `shorter` lacks; nullopt if the names differ in any other way. `text` is a view
 // into `longer`.
 std::optional<NameComponents> added_components(std::string_view shorter, std::string_view longer);
 

@@ -5,7 +5,6 @@
 
 #include <cairn/result.h>
 #include <cairn/state_dict.h>
-#include <cairn/value.h>
 
 #include <cstddef>
 #include <cstdint>

@@ -4,7 +4,7 @@
 // Region, and every save of a non-contiguous tensor gathers through a Region.
 #pragma once
 
-#include <cairn/box.h>
+#include <cairn/tensor.h>
 
 #include <cstddef>
 #include <cstdint>

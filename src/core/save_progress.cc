@@ -1,4 +1,4 @@
-#include <cairn/save_progress.h>
+#include <cairn/options.h>
 
 namespace cairn {
 

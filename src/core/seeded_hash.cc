@@ -1,4 +1,4 @@
-#include <cairn/seeded_hash.h>
+#include "core/seeded_hash.h"
 
 #include <random>
 

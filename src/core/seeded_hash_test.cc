@@ -1,11 +1,10 @@
-#include <cairn/seeded_hash.h>
-
 #include <gtest/gtest.h>
 
 #include <set>
 #include <string>
 
 #include "core/little_endian.h"
+#include "core/seeded_hash.h"
 
 namespace cairn {
 namespace {

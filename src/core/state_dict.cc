@@ -1,4 +1,3 @@
-#include <cairn/seeded_hash.h>
 #include <cairn/state_dict.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <limits>
 
 #include "core/checked.h"
+#include "core/seeded_hash.h"
 
 namespace cairn {
 namespace {
@@ -17,7 +17,7 @@ constexpr std::size_t kSlotsMin = 16;
 std::size_t hash_of(std::string_view fqn) { return SeededHash()(fqn); }
 
 // Whether the distance in bytes between any two elements fits into 63 bits: Region and the loads compute distances
-// without further checks. `sizes` and `strides` have equal dimensions, and the tensor is not empty. The stride of a
+// without more checks. `sizes` and `strides` have equal dimensions, and the tensor is not empty. The stride of a
 // dimension with a single element is never used.
 bool strides_are_addressable(const TensorView& view) {
   std::int64_t elements = 1;

@@ -20,14 +20,14 @@ TEST(Fqn, JoinsKeysAndPositions) {
 }
 
 TEST(StateDict, FindsEveryEntryByItsName) {
-  constexpr int kCount = 5000;
+  constexpr int kEntries = 5000;
   StateDict state;
   state.reserve(100);  // for some entries; the table grows for the rest
-  for (int i = 0; i < kCount; ++i) {
+  for (int i = 0; i < kEntries; ++i) {
     ASSERT_TRUE(state.add_tensor(Path{"layers", std::int64_t{i}}, view_of({2, 2})));
     ASSERT_EQ(state.find("layers." + std::to_string(i + 1)), nullptr);
   }
-  for (int i = 0; i < kCount; ++i) {
+  for (int i = 0; i < kEntries; ++i) {
     const Entry* entry = state.find("layers." + std::to_string(i));
     ASSERT_EQ(entry, &state.entries()[static_cast<std::size_t>(i)]);
   }

@@ -5,10 +5,6 @@
 namespace cairn {
 namespace {
 
-bool is_complex(DType dtype) {
-  return dtype == DType::kComplex32 || dtype == DType::kComplex64 || dtype == DType::kComplex128;
-}
-
 // The bytes of a number; a complex number consists of two numbers in memory.
 std::size_t number_bytes(DType dtype) { return is_complex(dtype) ? item_bytes(dtype) / 2 : item_bytes(dtype); }
 

@@ -3,7 +3,7 @@
 // Pure; in place. `elements` holds whole elements.
 #pragma once
 
-#include <cairn/dtype.h>
+#include <cairn/tensor.h>
 
 #include <cstddef>
 #include <span>

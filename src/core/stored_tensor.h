@@ -1,8 +1,7 @@
 // StoredTensor: the elements of a tensor in a file, as a window of a record.
 #pragma once
 
-#include <cairn/box.h>
-#include <cairn/dtype.h>
+#include <cairn/tensor.h>
 
 #include <cstdint>
 #include <optional>

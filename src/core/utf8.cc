@@ -1,4 +1,4 @@
-#include <cairn/utf8.h>
+#include <cairn/state_dict.h>
 
 namespace cairn {
 namespace {

@@ -1,4 +1,4 @@
-#include <cairn/value.h>
+#include <cairn/state_dict.h>
 
 #include <algorithm>
 #include <charconv>

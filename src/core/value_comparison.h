@@ -3,7 +3,7 @@
 // Pure.
 #pragma once
 
-#include <cairn/value.h>
+#include <cairn/state_dict.h>
 
 #include <optional>
 #include <string>

@@ -1,5 +1,5 @@
 // Values as text.
-#include <cairn/value.h>
+#include <cairn/state_dict.h>
 #include <gtest/gtest.h>
 
 #include <limits>

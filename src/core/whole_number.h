@@ -8,7 +8,7 @@
 
 namespace cairn {
 
-// nullopt unless `digits` is a number within the range of T and contains nothing further: no space, no plus sign.
+// nullopt unless `digits` is a number within the range of T and contains nothing more: no space, no plus sign.
 template <std::integral T>
 std::optional<T> whole_number(std::string_view digits, int radix = 10) {
   T number = 0;

@@ -12,7 +12,7 @@
 #pragma once
 
 #include <cairn/result.h>
-#include <cairn/state_dict.h>
+#include <cairn/tensor.h>
 
 #include <cstddef>
 #include <cstdint>

@@ -8,8 +8,7 @@
 //
 // 1. Copy the payload bytes of the segment, and record the CRC of each 64 KiB block that begins in the segment.
 // 2. If a frame reaches into the segment: wait until all earlier segments have done step 1, render the frames (zip
-// tails
-//    hold payload CRCs), and record the frames' CRCs. A segment inside a payload has no frame, and does not wait.
+//    tails hold payload CRCs), and record the frames' CRCs. A segment inside a payload has no frame, and does not wait.
 // 3. If the trailer reaches into the segment: wait until all segments up to this segment have done step 2, then render
 //    the trailer.
 #pragma once

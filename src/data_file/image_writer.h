@@ -2,7 +2,7 @@
 // once. Segments are started in file order.
 #pragma once
 
-#include <cairn/durability.h>
+#include <cairn/options.h>
 #include <cairn/result.h>
 
 #include <atomic>

@@ -77,12 +77,12 @@ Result<void> PieceDelivery::finish() const {
   return {};
 }
 
-Result<void> PieceDelivery::deliver(const ReadPiece& piece, std::span<std::byte> bytes) {
+Result<void> PieceDelivery::deliver(const ReadPiece& piece, std::span<std::byte> bytes, const os::StopFlag& stop) {
   const TensorRead& read = reads_[piece.read];
   CAIRN_TRY(check(piece, bytes));
   finalize(read.stored(), bytes);
   const auto begin = static_cast<std::int64_t>(piece.begin / read.item_size()) - read.first_element();
-  if (!read.target().device.is_cpu()) return deliver_to_device(read, begin, bytes);
+  if (!read.target().device.is_cpu()) return deliver_to_device(read, begin, bytes, stop);
   auto* memory = static_cast<std::byte*>(read.target().data);
   if (read.converts()) {
     const bool counts = options_.losses != nullptr && piece.read < options_.counted_reads;
@@ -97,14 +97,14 @@ Result<void> PieceDelivery::deliver(const ReadPiece& piece, std::span<std::byte>
 }
 
 Result<void> PieceDelivery::deliver_to_device(const TensorRead& read, std::int64_t begin,
-                                              std::span<const std::byte> bytes) {
-  if (!read.converts()) return options_.devices->place(read, begin, bytes);
+                                              std::span<const std::byte> bytes, const os::StopFlag& stop) {
+  if (!read.converts()) return options_.devices->place(read, begin, bytes, stop);
   const auto count = static_cast<std::int64_t>(bytes.size() / read.item_size());
   std::vector<std::byte> converted(static_cast<std::size_t>(count) * item_bytes(read.target().dtype));
   const Region row({count}, {1}, {1});
   const DTypeChange change{read.stored().dtype, read.target().dtype, nullptr};
   scatter_converted(row, change, bytes.first(static_cast<std::size_t>(count) * read.item_size()), 0, converted.data());
-  return options_.devices->place(read, begin, converted);
+  return options_.devices->place(read, begin, converted, stop);
 }
 
 Result<void> PieceDelivery::check(const ReadPiece& piece, std::span<const std::byte> bytes) {

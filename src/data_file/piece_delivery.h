@@ -4,8 +4,8 @@
 // Thread-safe for different pieces.
 #pragma once
 
+#include <cairn/options.h>
 #include <cairn/result.h>
-#include <cairn/verify_level.h>
 
 #include <cstdint>
 #include <span>
@@ -15,6 +15,7 @@
 #include "data_file/element_sink.h"
 #include "data_file/read_pieces.h"
 #include "data_file/record_checks.h"
+#include "os/parallel.h"
 
 namespace cairn::data_file {
 
@@ -60,8 +61,9 @@ class PieceDelivery {
                 const DeliveryOptions& options);
 
   // Checks the bytes, which are all bytes of the piece, converts them where they lie, and puts the elements into the
-  // target. kCorrupt names key, file and offset of the checksum that differs.
-  Result<void> deliver(const ReadPiece& piece, std::span<std::byte> bytes);
+  // target. kCorrupt names key, file and offset of the checksum that differs. A wait for a device ends soon after
+  // `stop` is set, with kCancelled.
+  Result<void> deliver(const ReadPiece& piece, std::span<std::byte> bytes, const os::StopFlag& stop);
   // Only checks. A piece to be checked begins at a multiple of the checksum block's size.
   Result<void> check(const ReadPiece& piece, std::span<const std::byte> bytes);
   // For a caller that computes the CRCs of a piece itself.
@@ -70,7 +72,8 @@ class PieceDelivery {
   Result<void> finish() const;
 
  private:
-  Result<void> deliver_to_device(const TensorRead& read, std::int64_t begin, std::span<const std::byte> bytes);
+  Result<void> deliver_to_device(const TensorRead& read, std::int64_t begin, std::span<const std::byte> bytes,
+                                 const os::StopFlag& stop);
 
   const std::vector<TensorRead>& reads_;
   const DeliveryOptions options_;

@@ -129,7 +129,7 @@ class Scheduler {
 
   bool fits_batch(const ReadBatch& batch, const ReadPiece& first, const ReadPiece& piece,
                   std::uint64_t bytes_max) const {
-    // Elements that need a conversion are converted inside the buffer. No further read of the file may share the
+    // Elements that need a conversion are converted inside the buffer. No other read of the file may share the
     // buffer: neither a read before them nor a read after them.
     const bool final = is_final(piece) && is_final(first);
     const bool near = final && batch.file == &file_of(piece) && offset_of(piece) <= batch.end + kGapBytesMax;

@@ -3,9 +3,8 @@
 // Pure: no file is read here.
 #pragma once
 
-#include <cairn/box.h>
-#include <cairn/state_dict.h>
-#include <cairn/verify_level.h>
+#include <cairn/options.h>
+#include <cairn/tensor.h>
 
 #include <cstdint>
 #include <string_view>

@@ -44,7 +44,7 @@ Result<void> RecordChecks::add(const DataFile& file, std::string_view key, const
   const std::lock_guard lock(mutex_);
   Record& record = record_at(place, key, stored);
   if (record.overlaps) return {};
-  record.is_checked = false;  // the bytes of a further pass are checked, too
+  record.is_checked = false;  // the bytes of another pass are checked, too
   std::uint64_t begin = piece.begin;
   std::uint64_t end = piece.begin + piece.length;
   std::uint32_t crc = piece.crc;

@@ -103,7 +103,7 @@ TEST_F(RecordChecking, OverlappingPiecesAreReadAtTheEnd) {
 
 TEST_F(RecordChecking, AWholeRecordIsReadOnce) {
   EXPECT_TRUE(checks_.check(*file_, "key", stored_));
-  stop_.set();  // a further read would be refused
+  stop_.set();  // another read would be refused
   EXPECT_TRUE(checks_.check(*file_, "key", stored_));
   stored_.record_offset -= 1;
   EXPECT_EQ(checks_.check(*file_, "key", stored_).error().code(), ErrorCode::kCancelled);

@@ -31,9 +31,8 @@ class SafetensorsImage final : public Image {
   };
 
   // `metadata` becomes the file's metadata, after the save id, and after "format" ("pt") unless `metadata` has a
-  // "format". Fails with kInvalidArgument for a
-  // name that safetensors refuses, and with kUnsupported for a type that the format lacks and for a header above the
-  // format's limit.
+  // "format". Fails with kInvalidArgument for a name that safetensors refuses, and with kUnsupported for a type that
+  // the format lacks and for a header above the format's limit.
   static Result<SafetensorsImage> make(const SaveId& save_id, std::span<const Item> items,
                                        std::vector<std::pair<std::string, std::string>> metadata = {});
 

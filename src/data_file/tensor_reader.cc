@@ -37,7 +37,7 @@ class BatchReader {
     while (!stop.is_set()) {
       const std::size_t next = next_batch_.fetch_add(1);
       if (next >= schedule_.batches.size()) break;
-      CAIRN_TRY(read_batch(schedule_.batches[next], buffer));
+      CAIRN_TRY(read_batch(schedule_.batches[next], buffer, stop));
     }
     return {};
   }
@@ -47,7 +47,7 @@ class BatchReader {
   std::uint64_t bytes_read() const { return bytes_read_.load(); }
 
  private:
-  Result<void> read_batch(const ReadBatch& batch, os::PageBuffer& buffer) {
+  Result<void> read_batch(const ReadBatch& batch, os::PageBuffer& buffer, const os::StopFlag& stop) {
     const storage::ReadableFile& file = batch.file->bytes();
     const std::uint64_t length = batch.end - batch.begin;
     bytes_read_.fetch_add(length);
@@ -55,7 +55,7 @@ class BatchReader {
     const bool brings = shared && !file.is_cached(batch.begin, length);
     if (brings) file.prefetch(batch.begin, length);
     const bool cached = shared || better_from_cache(file, batch.begin, length, options_.direct_io);
-    CAIRN_TRY(fill_targets(batch, cached, buffer));
+    CAIRN_TRY(fill_targets(batch, cached, buffer, stop));
     // A file without direct I/O is in the page cache after any read.
     if (brings && options_.brought != nullptr && file.direct_alignment()) {
       options_.brought->add(file, batch.begin, length);
@@ -63,7 +63,7 @@ class BatchReader {
     return {};
   }
 
-  Result<void> fill_targets(const ReadBatch& batch, bool cached, os::PageBuffer& buffer) {
+  Result<void> fill_targets(const ReadBatch& batch, bool cached, os::PageBuffer& buffer, const os::StopFlag& stop) {
     if (batch.piece_count == 1) {
       const ReadPiece& piece = schedule_.pieces[batch.first_piece];
       if (fits_target(reads_[piece.read], piece)) return read_in_place(batch, piece, cached, buffer);
@@ -73,7 +73,7 @@ class BatchReader {
     for (std::size_t i = 0; i < batch.piece_count; ++i) {
       const ReadPiece& piece = schedule_.pieces[batch.first_piece + i];
       const std::uint64_t offset = reads_[piece.read].stored().record_offset + piece.begin - batch.begin;
-      CAIRN_TRY(delivery_.deliver(piece, bytes.subspan(offset, piece.end - piece.begin)));
+      CAIRN_TRY(delivery_.deliver(piece, bytes.subspan(offset, piece.end - piece.begin), stop));
     }
     return {};
   }

@@ -2,8 +2,8 @@
 // into the target where file and memory are aligned, and through a small buffer otherwise.
 #pragma once
 
+#include <cairn/options.h>
 #include <cairn/result.h>
-#include <cairn/verify_level.h>
 
 #include <cstdint>
 #include <functional>

@@ -11,8 +11,8 @@
 // report an error of earlier asynchronous work on the device, also of work that Cairn did not queue.
 #pragma once
 
-#include <cairn/device.h>
 #include <cairn/result.h>
+#include <cairn/tensor.h>
 
 #include <cstddef>
 #include <cstdint>

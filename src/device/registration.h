@@ -45,7 +45,7 @@ class Registration {
   // allocates absent pages under its lock, and checks no memory limit. Never lowers the number.
   void extend(std::uint64_t present);
 
-  // Registers the next piece. False if no further piece may be registered, or after withdraw(). After an error, which
+  // Registers the next piece. False if no more pieces may be registered, or after withdraw(). After an error, which
   // every later call returns too, the registered pieces stay.
   Result<bool> register_next();
   // Registers the remaining pieces, until `stopped`, if given, returns true. After each piece the calling thread sleeps

@@ -31,7 +31,7 @@ class CopyList {
     return pieces_ != nullptr && static_cast<std::uint64_t>(host - pieces_) % Registration::kPieceBytes == 0;
   }
 
-  // Makes the row a further row of the last copy where the driver allows it.
+  // Makes the row another row of the last copy where the driver allows it.
   void add_within_piece(std::byte* host, std::uintptr_t device, std::uint64_t width) {
     if (!is_first_ && !is_new_piece(host)) {
       Copy& last = copies_.back();

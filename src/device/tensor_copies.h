@@ -4,7 +4,7 @@
 // Pure: nothing is queued here.
 #pragma once
 
-#include <cairn/state_dict.h>
+#include <cairn/tensor.h>
 
 #include <cstddef>
 #include <cstdint>

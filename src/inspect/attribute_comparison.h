@@ -2,7 +2,7 @@
 // that only one of the files has count if they name stored bytes.
 #pragma once
 
-#include <cairn/diff.h>
+#include <cairn/inspect.h>
 #include <cairn/result.h>
 
 #include <functional>

@@ -7,10 +7,10 @@
 // 3. Each thread reads its windows from both sides, verified, compares them, and adds the result to the tensor's slot.
 //    At the end the records that the windows have read only in part are checked.
 // 4. When all work is done, the slots make up the report, with the attributes that no key of a file of torch.save has.
-#include <cairn/diff.h>
+#include <cairn/inspect.h>
 
+#include <cairn/catalog.h>
 #include <cairn/checkpoint.h>
-#include <cairn/key_pattern.h>
 
 #include <algorithm>
 #include <cmath>

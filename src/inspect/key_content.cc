@@ -1,4 +1,4 @@
-#include <cairn/key_content.h>
+#include <cairn/inspect.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // 1. A hidden file beside the target gets the header; several threads then write the elements at their offsets.
 // 2. The file is synced, renamed to the target's name, and the directory synced.
 // 3. If the storage of the checkpoint hangs, the calling thread removes the hidden file.
-#include <cairn/npy.h>
+#include <cairn/inspect.h>
 
 #include <cerrno>
 #include <chrono>

@@ -1,8 +1,7 @@
 // verify: five checks of a checkpoint: every file against the commit record, every byte against its checksum, every
 // tensor against its chunks, every item of a file against the metadata, and the compact catalog of the metadata against
 // its pickle.
-#include <cairn/seeded_hash.h>
-#include <cairn/verify.h>
+#include <cairn/inspect.h>
 
 #include <algorithm>
 #include <functional>
@@ -18,6 +17,7 @@
 #include "checkpoint/recorded_dtypes.h"
 #include "core/byte_source.h"
 #include "core/checksum.h"
+#include "core/seeded_hash.h"
 #include "data_file/archive_check.h"
 #include "data_file/range_fetch.h"
 #include "format/torch_file/torch_opening.h"
@@ -46,7 +46,7 @@ struct Span {
   std::uint32_t crc;
   bool is_archive;       // of stock torch: the archive's records have checksums
   std::string_view key;  // may be empty
-  // A record of a torch.save file, whose bytes begin somewhere behind `begin`; null for all further spans.
+  // A record of a torch.save file, whose bytes begin somewhere behind `begin`; null for all other spans.
   const zip::DirectoryEntry* record = nullptr;
 };
 

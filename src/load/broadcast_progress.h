@@ -3,7 +3,6 @@
 // Thread-safe. A count of windows says that all windows with lower numbers are done.
 #pragma once
 
-#include <cairn/error.h>
 #include <cairn/result.h>
 
 #include <chrono>
@@ -15,6 +14,7 @@
 #include <utility>
 
 #include "core/attempt.h"
+#include "os/parallel.h"
 
 namespace cairn::checkpointer {
 
@@ -27,8 +27,8 @@ class BroadcastProgress {
   // Waits until the window is placed; false: this rank gives up.
   bool await_placed(std::size_t window) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return gives_up_ || placed_ > window; });
-    return !gives_up_;
+    changed_.wait(lock, [&] { return stop_.is_set() || placed_ > window; });
+    return !stop_.is_set();
   }
   void add_read(std::size_t window) { advance(read_, window + 1); }
 
@@ -36,8 +36,8 @@ class BroadcastProgress {
   // Waits until the window was broadcast; false: this rank gives up. The placing ends with end_placing().
   bool begin_placing(std::size_t window) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return gives_up_ || broadcast_ > window; });
-    is_placing_ = !gives_up_;
+    changed_.wait(lock, [&] { return stop_.is_set() || broadcast_ > window; });
+    is_placing_ = !stop_.is_set();
     return is_placing_;
   }
   void end_placing(std::size_t window, const Result<void>& placed) {
@@ -53,14 +53,14 @@ class BroadcastProgress {
   // --- the calling thread. The waits end with an interruption too, which is a failure of this rank.
   // False: this rank gives up.
   bool await_read(std::size_t window) {
-    return await_here([&] { return gives_up_ || read_ > window; });
+    return await_here([&] { return stop_.is_set() || read_ > window; });
   }
   bool await_all_placed(std::size_t count) {
-    return await_here([&] { return gives_up_ || placed_ == count; });
+    return await_here([&] { return stop_.is_set() || placed_ == count; });
   }
   // Waits until the buffer of a placed window is free, for a rank that gives up too.
   void await_free(std::optional<std::size_t> window) {
-    await_here([&] { return gives_up_ ? !is_placing_ : !window || placed_ > *window; });
+    await_here([&] { return stop_.is_set() ? !is_placing_ : !window || placed_ > *window; });
   }
   void add_broadcast(std::size_t window) { advance(broadcast_, window + 1); }
   void fail_if_interrupted() {
@@ -73,6 +73,8 @@ class BroadcastProgress {
   }
 
   // --- any thread
+  // Set when this rank gives up.
+  const os::StopFlag& stop() const { return stop_; }
   // The first failure counts. This rank places and reads nothing more.
   void fail(const Error& error) {
     const std::lock_guard lock(mutex_);
@@ -81,12 +83,12 @@ class BroadcastProgress {
   }
   void give_up() {
     const std::lock_guard lock(mutex_);
-    gives_up_ = true;
+    stop_.set();
     changed_.notify_all();
   }
   bool gives_up() const {
     const std::lock_guard lock(mutex_);
-    return gives_up_;
+    return stop_.is_set();
   }
   std::optional<Error> failure() const {
     const std::lock_guard lock(mutex_);
@@ -98,7 +100,7 @@ class BroadcastProgress {
 
   void keep(const Error& error) {
     if (!failure_) failure_ = error;
-    gives_up_ = true;
+    stop_.set();
   }
   void advance(std::size_t& count, std::size_t value) {
     const std::lock_guard lock(mutex_);
@@ -113,7 +115,7 @@ class BroadcastProgress {
       fail_if_interrupted();
       lock.lock();
     }
-    return !gives_up_;
+    return !stop_.is_set();
   }
 
   const std::function<bool()>& interrupted_;
@@ -123,7 +125,7 @@ class BroadcastProgress {
   std::size_t broadcast_ = 0;
   std::size_t placed_ = 0;
   bool is_placing_ = false;
-  bool gives_up_ = false;
+  os::StopFlag stop_;  // set while the mutex is held: this rank gives up
   std::optional<Error> failure_;
 };
 

@@ -1,3 +1,17 @@
+// Replicas are read once for each job, for storage that is slower than the network. The steps of broadcast_reads.h in
+// detail:
+//
+// 1. Each rank cuts its ranges into windows of at most 4 MiB. Equal ranges give equal windows.
+// 2. In the first exchange of a load each rank also sends three hashes of its ranges, without the host. Ranks with
+//    equal hashes are the members of a group. A tensor of a rank's own among the tensors of its kind keeps the rank
+//    from the group.
+// 3. A group whose members are all on one host reads by the page cache instead. All ranks together use the caller's
+//    process group. Replicas of shards (HSDP) use a group of their members, made for the load, from 16 MiB on; in the
+//    Python package a gloo group.
+// 4. Window w belongs to member w mod n. A thread of each member reads the member's windows ahead, the calling thread
+//    broadcasts the windows in order, and a second thread checks every byte and places the elements. Each rank has four
+//    buffers. A byte behind each window says whether the window's member is well: after a window of a member that has
+//    failed all members stop, and the second exchange of the load has the reason.
 #include "load/broadcast_reads.h"
 
 #include <algorithm>
@@ -88,7 +102,7 @@ BroadcastOutcome BroadcastReads::run() {
   for (Group& group : groups_) {
     if (group.windows == nullptr || std::find(lost.begin(), lost.end(), group.members) != lost.end()) continue;
     outcome.lost_transport = false;
-    // After a failure too: the members of a further group, which may be others, wait for this rank.
+    // After a failure too: the members of another group, perhaps other ranks, wait for this rank.
     group.windows->run(*group.members, *buffers_, outcome);
     if (!outcome.lost_transport) continue;
     if (outcome.has_left()) return outcome;

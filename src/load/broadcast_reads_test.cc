@@ -2,7 +2,7 @@
 // own, as on a host of its own.
 #include "load/broadcast_reads.h"
 
-#include <cairn/local_group.h>
+#include <cairn/collectives.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,8 +1,9 @@
 // Loads of checkpoints whose `.metadata` has a compact catalog: the reads of a load, resharding, damage, and verify.
 #include <cairn/cairn.h>
-#include <cairn/key_stream.h>
-#include <cairn/local_group.h>
-#include <cairn/verify.h>
+#include <cairn/checkpoint.h>
+#include <cairn/collectives.h>
+#include <cairn/inspect.h>
+#include <cairn/save.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

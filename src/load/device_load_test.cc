@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "load/device_targets.h"
 #include "storage/testing/scratch_directory.h"
 
 namespace cairn {
@@ -165,7 +166,10 @@ TEST_F(DeviceLoads, AfterAnErrorOfTheDriverTheBufferOfItsCopyIsNotUsedAgain) {
   StateDict state = whole(target);
   fake_cuda_launch_hang(trainer_);
   fake_cuda_fail("cuEventQuery", 1, 700, 0);
+  const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(load(directory_, state).error().code(), ErrorCode::kUnavailable);
+  // The failure of one thread ends the waits of the other threads for their copies.
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, checkpointer::DeviceTargets::kStall / 2);
 
   const DeviceBytes later_target(0, std::vector<std::byte>(kWeightBytes));
   StateDict later_state = whole(later_target);

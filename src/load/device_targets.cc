@@ -40,8 +40,8 @@ void append_row(std::vector<device::Copy>& copies, std::byte* host, std::uintptr
 // The buffer that a call of place() fills.
 class DeviceTargets::Filling {
  public:
-  Filling(DeviceTargets& targets, Lane& lane, const data_file::TensorRead& read)
-      : targets_(targets), lane_(lane), read_(read), item_(item_bytes(read.target().dtype)) {}
+  Filling(DeviceTargets& targets, Lane& lane, const data_file::TensorRead& read, const os::StopFlag& stop)
+      : targets_(targets), lane_(lane), read_(read), stop_(stop), item_(item_bytes(read.target().dtype)) {}
 
   // `elements` begins with the run's first element.
   Result<void> add(const Run& run, const std::byte* elements) {
@@ -51,7 +51,7 @@ class DeviceTargets::Filling {
     const std::int64_t step = region.memory_step();
     for (std::int64_t done = 0; done < run.count;) {
       if (!buffer_) {
-        CAIRN_TRY_ASSIGN(device::BounceBuffers::Loan buffer, targets_.buffer_of(lane_));
+        CAIRN_TRY_ASSIGN(device::BounceBuffers::Loan buffer, targets_.buffer_of(lane_, stop_));
         buffer_.emplace(std::move(buffer));
       }
       const auto room = static_cast<std::int64_t>((buffer_->bytes().size() - used_) / item_);
@@ -112,7 +112,7 @@ class DeviceTargets::Filling {
     bool is_late = false;
     Result<void> done = device::await_turn(lane_.stream, [&] {
       is_late = std::chrono::steady_clock::now() >= end;
-      return is_late || targets_.is_stopped_.load();
+      return is_late || stop_.is_set();
     });
     return is_late ? stalled(lane_) : done;
   }
@@ -120,6 +120,7 @@ class DeviceTargets::Filling {
   DeviceTargets& targets_;
   Lane& lane_;
   const data_file::TensorRead& read_;
+  const os::StopFlag& stop_;
   const std::size_t item_;
   std::optional<device::BounceBuffers::Loan> buffer_;
   std::size_t used_ = 0;
@@ -184,9 +185,9 @@ DeviceTargets::Lane* DeviceTargets::lane_of(std::int32_t ordinal) noexcept {
 }
 
 Result<void> DeviceTargets::place(const data_file::TensorRead& read, std::int64_t begin,
-                                  std::span<const std::byte> elements) {
+                                  std::span<const std::byte> elements, const os::StopFlag& stop) {
   const std::size_t item = item_bytes(read.target().dtype);
-  Filling filling(*this, *lane_of(read.target().device.ordinal), read);
+  Filling filling(*this, *lane_of(read.target().device.ordinal), read, stop);
   Result<void> placed;
   const std::int64_t end = begin + static_cast<std::int64_t>(elements.size() / item);
   read.region().for_runs(begin, end, [&](const Run& run) {
@@ -197,7 +198,7 @@ Result<void> DeviceTargets::place(const data_file::TensorRead& read, std::int64_
   return placed;
 }
 
-Result<device::BounceBuffers::Loan> DeviceTargets::buffer_of(Lane& lane) {
+Result<device::BounceBuffers::Loan> DeviceTargets::buffer_of(Lane& lane, const os::StopFlag& stop) {
   std::optional<Pending> oldest;
   {
     const std::lock_guard lock(lane.mutex);
@@ -207,7 +208,7 @@ Result<device::BounceBuffers::Loan> DeviceTargets::buffer_of(Lane& lane) {
     }
   }
   if (!oldest) return lane.link.buffers().borrow();
-  CAIRN_TRY(await(lane, *oldest, [this] { return is_stopped_.load(); }));
+  CAIRN_TRY(await(lane, *oldest, [&stop] { return stop.is_set(); }));
   return std::move(oldest->buffer);
 }
 

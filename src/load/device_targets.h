@@ -28,6 +28,7 @@
 #include "data_file/element_sink.h"
 #include "device/links.h"
 #include "device/stream.h"
+#include "os/parallel.h"
 
 namespace cairn::checkpointer {
 
@@ -44,12 +45,10 @@ class DeviceTargets : public data_file::ElementSink {
   // kInvalidArgument for a stream under capture and for a tensor on another device; kUnavailable: the driver's error.
   // Both name the key.
   Result<void> mark(std::span<const Entry> entries);
-  Result<void> place(const data_file::TensorRead& read, std::int64_t begin,
-                     std::span<const std::byte> elements) override;
+  Result<void> place(const data_file::TensorRead& read, std::int64_t begin, std::span<const std::byte> elements,
+                     const os::StopFlag& stop) override;
   // kCancelled when `interrupted`, if given, returns true.
   Result<void> finish(const std::function<bool()>& interrupted);
-  // Ends the waits of other threads in place().
-  void stop() noexcept { is_stopped_ = true; }
   // A text for the user if the driver refused to register a buffer; once in a process.
   std::optional<std::string> untold_refusal();
 
@@ -74,12 +73,11 @@ class DeviceTargets : public data_file::ElementSink {
   // Waits for the copy. The error names the copy's key; after an error the buffer is abandoned.
   Result<void> await(Lane& lane, Pending& pending, const std::function<bool()>& interrupted) const;
   static Error stalled(const Lane& lane);
-  Result<device::BounceBuffers::Loan> buffer_of(Lane& lane);
+  Result<device::BounceBuffers::Loan> buffer_of(Lane& lane, const os::StopFlag& stop);
 
   device::Links links_;
   std::vector<Device> marked_;
   std::vector<std::unique_ptr<Lane>> lanes_;
-  std::atomic<bool> is_stopped_{false};
 };
 
 }  // namespace cairn::checkpointer

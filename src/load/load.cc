@@ -53,7 +53,7 @@ constexpr std::uint64_t kSharedCacheBytesMin = 128 * kMiB;
 constexpr std::uint64_t kSharedCachePart = 4;
 
 constexpr unsigned kRestartsMax = 8;
-// The pause before the first restart, doubled for each further restart.
+// The pause before the first restart, doubled for each later restart.
 constexpr std::chrono::milliseconds kRestartPause{5};
 
 class Loader {
@@ -63,7 +63,7 @@ class Loader {
 
   // Plans every read and opens every file; writes to no target. Callers of DCP match the texts of DCP's errors, so
   // missing keys and differing sizes are reported in DCP's words. After the first missing key prepare() only collects
-  // further missing keys.
+  // more missing keys.
   Result<void> prepare() {
     CAIRN_TRY(devices_.mark(state_.entries()));
     CAIRN_TRY_ASSIGN(entries_, WantedEntries::of(impl_, state_.entries(), options_.allow_partial));
@@ -203,7 +203,7 @@ class Loader {
     // One thread fills targets that share memory: the shared bytes then come whole from the last target.
     read_options.thread_count = targets_overlap_ ? 1 : options_.thread_count;
     read_options.direct_io = options_.direct_io;
-    if (options_.interrupted) read_options.interrupted = [this] { return is_interrupted(); };
+    read_options.interrupted = options_.interrupted;
     read_options.devices = &devices_;
     read_options.brought = brought_ ? &*brought_ : nullptr;
     const Result<data_file::ReadCounts> counts = data_file::read_tensors(reads_, read_options);
@@ -218,20 +218,13 @@ class Loader {
     broadcast.verify = options_.verify;
     broadcast.devices = &devices_;
     broadcast.direct_io = options_.direct_io;
-    if (options_.interrupted) broadcast.interrupted = [this] { return is_interrupted(); };
+    broadcast.interrupted = options_.interrupted;
     return broadcast;
   }
 
   static Error while_filling(Error error) {
     if (error.code() != ErrorCode::kCorrupt) return error;
     return std::move(error).while_doing("filling the targets, which are partly written");
-  }
-
-  // Threads that wait for a device must end too.
-  bool is_interrupted() {
-    const bool is = options_.interrupted();
-    if (is) devices_.stop();
-    return is;
   }
 
   // A shape in torch's notation.

@@ -1,5 +1,5 @@
 // ReadFilter: the large reads of a rank as a Bloom filter, in a constant number of bytes. The other ranks of the host
-// find the reads that they have in common with the rank, although the rank has further reads of its own.
+// find the reads that they have in common with the rank, although the rank has other reads of its own.
 //
 // A filter may hold a read that the rank lacks. Such a wrong match costs only speed (shared_reads.h).
 #pragma once

@@ -1,7 +1,7 @@
 // Loads by several ranks of one host, which are threads of the test: the bytes that the storage reads for all ranks,
 // and the bytes that the page cache holds afterwards.
 #include <cairn/cairn.h>
-#include <cairn/local_group.h>
+#include <cairn/collectives.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

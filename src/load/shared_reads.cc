@@ -1,3 +1,21 @@
+// Replicas are read once for each host.
+//
+// 1. In the first exchange of a load each rank also sends three numbers: hashes of its host (the kernel's boot id) and
+//    of the ranges that the rank reads of large whole tensors, of small whole tensors, and of shards. Ranks with equal
+//    numbers share the reads of the group.
+// 2. A Bloom filter of the rank's reads of 64 KiB and more (read_filter.h; 512 bytes, and less beyond 2048 ranks) finds
+//    the common reads of ranks that also have reads of their own, as experts or pipeline stages have.
+// 3. The sharers go through the batches in windows, in the order of file names and offsets. Each sharer begins a window
+//    at its own place (data_file/read_pieces.h). A sharer prefetches a batch that the page cache lacks; the remaining
+//    sharers find the batch in the page cache. Reads into overlapping memory keep the order of file names and offsets,
+//    which is the same on every rank.
+// 4. Every rank reads and checks all bytes of its targets, and waits for no sharer: a wrong match, or a rank that dies,
+//    costs only speed.
+// 5. A rank drops the batches that the rank has brought (data_file/brought_ranges.h) after the load, and earlier beyond
+//    2 GiB, or a quarter of the free memory, for all sharers together. Without direct I/O the batches stay.
+//
+// A rank with less than 512 MiB of free memory, by the machine and by its memory cgroups, shares nothing. A load by
+// torch's own driver with cairn.FileSystemReader has no exchange, and each rank reads alone.
 #include "load/shared_reads.h"
 
 #include <algorithm>

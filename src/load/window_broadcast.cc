@@ -143,7 +143,7 @@ class WindowBroadcast::Run {
       const data_file::ReadPiece& piece = broadcast_.windows_.pieces[batch.first_piece + i];
       const std::uint64_t offset = broadcast_.reads_[piece.read].stored().record_offset + piece.begin - batch.begin;
       const auto bytes = broadcast_.bytes_of_[window].subspan(offset, piece.end - piece.begin);
-      const Result<void> placed = broadcast_.delivery_.deliver(piece, bytes);
+      const Result<void> placed = broadcast_.delivery_.deliver(piece, bytes, progress_.stop());
       if (placed || is_own(window)) {
         CAIRN_TRY(placed);
         continue;

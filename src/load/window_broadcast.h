@@ -9,14 +9,13 @@
 //    that says whether the member is well. The member of a window waits for step 1.
 // 3. A second thread checks the bytes of each window and puts the elements into the targets, in order.
 // 4. A member that fails says so with its next own window, and ends. The others end after that window too. A member
-//    without a further own window tells its failure in the last step of the load, as every member does.
+//    that has no more windows reports its failure in the last step of the load, as every member does.
 //
 // All members make the same broadcasts, until a member says that it fails. A call of the transport that fails ends the
 // member at once.
 #pragma once
 
 #include <cairn/collectives.h>
-#include <cairn/error.h>
 #include <cairn/result.h>
 
 #include <array>
@@ -58,7 +57,7 @@ struct BroadcastOutcome {
   bool is_stopped = false;            // another member has said that it fails
   bool lost_transport = false;        // a call of the transport has failed
   bool is_well() const { return !failure && !is_stopped; }
-  // The caller has interrupted a call of the transport: the other ranks get no further message of this rank.
+  // The caller has interrupted a call of the transport: the other ranks get no more messages of this rank.
   bool has_left() const { return lost_transport && failure && failure->code() == ErrorCode::kCancelled; }
 };
 

@@ -5,7 +5,8 @@
 //
 // The calls of the bench itself into the storage run on a watched thread; save() and load() watch their own.
 #include <cairn/checkpoint.h>
-#include <cairn/directory_bench.h>
+#include <cairn/inspect.h>
+#include <cairn/save.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>

@@ -1,4 +1,4 @@
-#include <cairn/directory_bench.h>
+#include <cairn/inspect.h>
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -1,7 +1,7 @@
 // The findings of examine_machine() that need no directory: memory, huge pages, io_uring, devices.
 #pragma once
 
-#include <cairn/machine_report.h>
+#include <cairn/inspect.h>
 
 #include <string>
 #include <vector>

@@ -3,7 +3,7 @@
 // 2. After an interruption or a call that exceeds its deadline, the calling thread removes the folder of the trials,
 //    for which a storage that hangs has kRemovalMax.
 // 3. The calling thread examines the rest of the machine.
-#include <cairn/machine_report.h>
+#include <cairn/inspect.h>
 
 #include <linux/magic.h>
 #include <sys/stat.h>

@@ -1,5 +1,6 @@
 #include <cairn/checkpoint.h>
-#include <cairn/machine_report.h>
+#include <cairn/inspect.h>
+#include <cairn/save.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/syscall.h>

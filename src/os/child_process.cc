@@ -28,7 +28,7 @@ class SpawnActions {
   SpawnActions& operator=(const SpawnActions&) = delete;
 
   // `given` is duplicated first: its number may be 0, 1 or 2, and the standard streams overwrite these numbers. All
-  // further descriptors are closed by exec or by closefrom.
+  // other descriptors are closed by exec or by closefrom.
   bool fill(int given) {
     int failed = posix_spawn_file_actions_adddup2(&actions_, given, ChildProcess::kGivenDescriptor);
     for (int stream = 0; stream < ChildProcess::kGivenDescriptor; ++stream) {

@@ -30,7 +30,7 @@ class ChildProcess {
 
   // Starts `executable` in a new session. The program inherits only the descriptor `given`, the environment and the
   // current directory. Its standard streams are /dev/null, and all signals are unblocked and have their default
-  // actions. No code of this process runs in the child: locks held by further threads do not matter. kNotFound,
+  // actions. No code of this process runs in the child: locks held by other threads do not matter. kNotFound,
   // kUnavailable.
   static Result<ChildProcess> start(const std::string& executable, const std::vector<std::string>& arguments,
                                     int given);

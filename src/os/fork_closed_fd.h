@@ -1,7 +1,7 @@
 // ForkClosedFd: an owned file descriptor that is closed in a child made by fork; in the child, get() is -1.
 //
 // For a descriptor whose last close has an effect, such as a socket's end of stream: a child with a copy would delay
-// the effect. get() may be called from any thread, also during a fork. All further calls are for one thread at a time.
+// the effect. get() may be called from any thread, also during a fork. All other calls are for one thread at a time.
 #pragma once
 
 #include <atomic>

@@ -60,7 +60,7 @@ std::optional<ProcessStat> stat_of(std::int64_t pid) {
   const auto start_time = whole_number<std::uint64_t>(fields[kStartTime]);
   if (!start_time) return std::nullopt;
   stat.start_time = *start_time;
-  // The first thread may be a zombie while further threads still run, or are about to leave a system call.
+  // The first thread may be a zombie while other threads still run, or are about to leave a system call.
   stat.has_ended = fields[kState] == "X" ||
                    (fields[kState] == "Z" && fields[kThreadCount].size() == 1 && fields[kThreadCount].front() <= '1');
   return stat;

@@ -3,7 +3,7 @@
 // A child made by fork has a copy of every lock, and lacks the threads that would release it. Hence:
 //
 // 1. The object is made while the library is loaded. No other thread takes a lock of libc for it: such a lock guards
-//    the initialisation of a static object, and a further lock guards the list of exit handlers.
+//    the initialisation of a static object, and another lock guards the list of exit handlers.
 // 2. A fork waits until no thread uses the object. The child inherits a whole object and a free mutex.
 // 3. The object is never destroyed: threads may use it until the process ends.
 //

@@ -10,7 +10,7 @@
 // Coefficients are counts of boxes and below p: different coefficients stay different in the field.
 #include "plan/box_tiling.h"
 
-#include <cairn/seeded_hash.h>
+#include "core/seeded_hash.h"
 
 namespace cairn::plan {
 namespace {

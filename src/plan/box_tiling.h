@@ -3,7 +3,7 @@
 // Pure except for the process's seed (SeededHash). Takes n * d steps for n boxes in d dimensions, for every way to cut.
 #pragma once
 
-#include <cairn/box.h>
+#include <cairn/tensor.h>
 
 #include <cstdint>
 #include <span>

@@ -3,8 +3,8 @@
 // Pure. Takes n log n steps for n chunks cut along one or two dimensions, and n log^(d-1) n steps for d dimensions.
 #pragma once
 
-#include <cairn/box.h>
 #include <cairn/result.h>
+#include <cairn/tensor.h>
 
 #include <cstdint>
 #include <span>

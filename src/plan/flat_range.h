@@ -3,7 +3,7 @@
 // Pure.
 #pragma once
 
-#include <cairn/box.h>
+#include <cairn/tensor.h>
 
 #include <cstdint>
 #include <vector>

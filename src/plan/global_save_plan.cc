@@ -10,14 +10,12 @@
 namespace cairn::plan {
 namespace {
 
-constexpr std::uint64_t kBytesMax = std::numeric_limits<std::int64_t>::max();
-
 Result<void> check_own_bytes(std::span<const OwnItems> own) {
   std::uint64_t sum = 0;
   for (const OwnItems& items : own) {
     const auto with_items = checked_add(items.bytes, items.empty);
     const auto next = with_items ? checked_add(sum, *with_items) : std::nullopt;
-    if (!next || *next > kBytesMax) {
+    if (!next || *next > kSaveBytesMax) {
       return Error(ErrorCode::kInvalidArgument, "a save of more than 2^63 - 1 bytes");
     }
     sum = *next;

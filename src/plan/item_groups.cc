@@ -20,8 +20,6 @@ namespace {
 
 using Kind = LocalItem::Kind;
 
-constexpr std::uint64_t kBytesMax = std::numeric_limits<std::int64_t>::max();
-
 // The items of all ranks with one name.
 struct Key {
   const LocalItem* first;
@@ -128,7 +126,7 @@ class Grouping {
   Result<void> add(Key& key, const Holder& holder, const LocalItem& item, std::uint64_t& bytes) {
     CAIRN_TRY(key.holders.empty() ? check_first(item) : check_agreement(key, item, holder.rank));
     const auto sum = checked_add(bytes, item.bytes);
-    if (!sum || *sum > kBytesMax) return Error(ErrorCode::kInvalidArgument, "a save of more than 2^63 - 1 bytes");
+    if (!sum || *sum > kSaveBytesMax) return Error(ErrorCode::kInvalidArgument, "a save of more than 2^63 - 1 bytes");
     bytes = *sum;
     key.replicated = key.replicated && item.replicated && item.kind == Kind::kTensor;
     if (key.holders.empty()) {

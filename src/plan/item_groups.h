@@ -7,6 +7,7 @@
 #include <cairn/result.h>
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -14,6 +15,9 @@
 #include "plan/local_plan.h"
 
 namespace cairn::plan {
+
+// The bytes of a save are at most a signed 64-bit number: a size in a file system.
+inline constexpr std::uint64_t kSaveBytesMax = std::numeric_limits<std::int64_t>::max();
 
 // A rank that could write an item.
 struct Holder {

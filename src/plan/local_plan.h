@@ -3,8 +3,7 @@
 // A value. The names are views: the memory of the names must outlive the plan.
 #pragma once
 
-#include <cairn/box.h>
-#include <cairn/dtype.h>
+#include <cairn/tensor.h>
 
 #include <cstdint>
 #include <string_view>

@@ -65,8 +65,7 @@ class Background {
 };
 
 // The kernel provides new pages more slowly than threads fill pages, so several threads request the pages.
-Result<void> make_all_present(staging::Arena& arena, std::size_t thread_count,
-                              const std::function<bool()>& interrupted) {
+Result<void> make_all_present(staging::Arena& arena, const std::function<bool()>& interrupted) {
   const std::uint64_t bytes = arena.bytes().size();
   std::atomic<std::uint64_t> next{0};
   const auto work = [&](std::size_t, os::StopFlag& stop) -> Result<void> {
@@ -77,7 +76,7 @@ Result<void> make_all_present(staging::Arena& arena, std::size_t thread_count,
     }
     return {};
   };
-  CAIRN_TRY(os::run_parallel(thread_count != 0 ? thread_count : os::useful_thread_count(), interrupted, work));
+  CAIRN_TRY(os::run_parallel(os::useful_thread_count(), interrupted, work));
   arena.note_present(bytes);
   return {};
 }
@@ -132,14 +131,12 @@ Result<Catalog> AsyncSaveReport::catalog() const {
 
 struct CheckpointStager::Impl {
   staging::ArenaPool arenas;
-  std::size_t thread_count;
   std::shared_ptr<device::Links> links = std::make_shared<device::Links>();  // shared with the saves
 };
 
 std::shared_ptr<CheckpointStager> CheckpointStager::make(const CheckpointStagerOptions& options) {
   auto limits = options.heed_memory_limits ? std::make_shared<const os::MemoryLimits>() : nullptr;
-  auto impl =
-      std::make_unique<Impl>(Impl{staging::ArenaPool(options.generations, std::move(limits)), options.thread_count});
+  auto impl = std::make_unique<Impl>(Impl{staging::ArenaPool(options.generations, std::move(limits))});
   return std::make_shared<CheckpointStager>(std::move(impl));
 }
 CheckpointStager::CheckpointStager(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -222,12 +219,8 @@ Result<AsyncSave> AsyncCheckpointer::save(const std::filesystem::path& directory
   const bool previous_failed = !given;
   const CheckpointStager::Impl& stager = impl_->options.stager->impl();
   const checkpointer::AsyncSaveResources resources{
-      &impl_->options.stager->impl().arenas,
-      stager.thread_count,
-      &impl_->writer(),
-      &impl_->plans,
-      [impl = impl_.get()](std::function<void()> work) { return impl->background.run(std::move(work)); },
-      stager.links};
+      &impl_->options.stager->impl().arenas, &impl_->writer(), &impl_->plans,
+      [impl = impl_.get()](std::function<void()> work) { return impl->background.run(std::move(work)); }, stager.links};
   Result<AsyncSave> save = checkpointer::AsyncSaveOperation(resources, directory, options).run(given);
   if (!save && previous_failed) return std::move(save).error();
   if (!save) return std::move(save).error().while_doing(saving_to(directory));
@@ -255,7 +248,7 @@ Result<void> AsyncCheckpointer::prepare(const StateDict& state, const std::funct
   CheckpointStager::Impl& stager = impl_->options.stager->impl();
   stager.links->release_parked();
   CAIRN_TRY_ASSIGN(const std::shared_ptr<staging::Arena> arena, stager.arenas.take(file.file_bytes, interrupted));
-  CAIRN_TRY(make_all_present(*arena, stager.thread_count, interrupted));
+  CAIRN_TRY(make_all_present(*arena, interrupted));
   CAIRN_TRY(register_for(state, *arena, *stager.links, interrupted));
   return impl_->writer().prepare(arena);
 }

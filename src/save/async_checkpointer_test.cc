@@ -1,7 +1,7 @@
 // Asynchronous saves on real files, by threads and by the writer process, by one rank and by several ranks.
 #include <cairn/async_checkpointer.h>
 #include <cairn/cairn.h>
-#include <cairn/local_group.h>
+#include <cairn/collectives.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

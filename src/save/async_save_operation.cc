@@ -37,10 +37,7 @@
 #include "os/umask.h"
 #include "save/claim_options.h"
 #include "save/held_parts.h"
-#include "save/plan_confirmation.h"
 #include "save/plan_exchange.h"
-#include "save/plan_terms.h"
-#include "save/resumed_plan.h"
 #include "save/save_messages.h"
 #include "save_plan/local_plans.h"
 #include "staging/snapshot_copy.h"
@@ -125,7 +122,8 @@ AsyncSaveOperation::AsyncSaveOperation(const AsyncSaveResources& resources, cons
       directory_(std::filesystem::absolute(directory).string()),
       options_(options),
       checkpoint_id_(options.save.checkpoint_id.empty() ? directory.string() : options.save.checkpoint_id),
-      ranks_(options.save.collectives, options.save.coordinator_rank) {}
+      ranks_(options.save.collectives, options.save.coordinator_rank),
+      place_(place_of(options.save, ranks_)) {}
 
 Result<AsyncSave> AsyncSaveOperation::run(const Result<const StateDict*>& state) {
   // Without abandon() the writer would keep the save and the arena until the deadline. attempt() makes exceptions
@@ -146,19 +144,7 @@ Result<AsyncSave> AsyncSaveOperation::take_steps(const Result<const StateDict*>&
   return save;
 }
 
-std::uint32_t AsyncSaveOperation::number_of_this_rank() const {
-  return options_.save.alone_as_rank.value_or(static_cast<std::uint32_t>(ranks_.rank()));
-}
-
-// The plan of an earlier save of this job, or of the checkpoint that the job has loaded. Null if there is none.
-void AsyncSaveOperation::find_plan() {
-  const std::string terms = plan_terms(options_.save, ranks_.rank(), ranks_.size());
-  plan_ = resources_.plans->find(local_plan_, terms);
-  if (plan_ || ranks_.size() == 1) return;
-  plan_ = resume_plan(
-      items_, {local_plan_, terms, ranks_.rank(), ranks_.size(), ranks_.is_coordinator(), options_.save.file_per_item,
-               options_.save.metadata_attributes, options_.save.deadlines.publish});
-}
+PlanningRank AsyncSaveOperation::planning() { return {ranks_, options_.save, items_, local_plan_, resources_.plans}; }
 
 // Step 1.
 Result<Vote> AsyncSaveOperation::prepare(const Result<const StateDict*>& state) {
@@ -169,7 +155,7 @@ Result<Vote> AsyncSaveOperation::prepare(const Result<const StateDict*>& state) 
   CAIRN_TRY_ASSIGN(items_, SaveItems::make(**state, ReadableMemory::kOfAnyDevice));
   CAIRN_TRY_ASSIGN(local_plan_, save_plan::encode_local_plan(items_.sources(), {options_.save.record_paths,
                                                                                 options_.save.file_per_item, false}));
-  find_plan();
+  plan_ = find_plan(planning());
   const auto expected = plan_ ? std::optional(plan_->layout->arena_bytes) : std::nullopt;
   const auto wait_max = ranks_.size() > 1 ? std::optional(memory_wait_max(options_.save.deadlines)) : std::nullopt;
   resources_.links->release_parked();
@@ -179,16 +165,14 @@ Result<Vote> AsyncSaveOperation::prepare(const Result<const StateDict*>& state) 
   shared->directory = directory_;
   shared->arena = std::move(arena);
   shared->links = resources_.links;
-  if (ranks_.size() > 1) shared->rank = number_of_this_rank();
+  if (ranks_.size() > 1) shared->rank = place_.rank;
   if (ranks_.size() == 1 && !options_.save.alone_as_rank) shared->parts_warning = warning_of_parts(**state);
   auto started =
       resources_.writer->start([shared](Result<commit::RankSaveReport> outcome) { shared->end(std::move(outcome)); });
   if (!started) return std::move(started).error();
   shared->save = std::move(*started);
   shared_ = std::move(shared);
-  Vote vote{plan_ ? plan_->id : 0, std::nullopt};
-  vote.differences_noted = are_differences_noted();
-  if (plan_ && !vote.differences_noted) vote.content_sums = content_sums(items_.sources(), plan_->watched);
+  Vote vote = vote_for(plan_, items_);
   Result<void> listed;
   const auto list = [&] {
     if (plan_) listed = attempt([&] { return list_copies(); });
@@ -198,7 +182,7 @@ Result<Vote> AsyncSaveOperation::prepare(const Result<const StateDict*>& state) 
   } else {
     const writer::ClaimRequest request{directory_,
                                        commit::next_save_identity(),
-                                       number_of_this_rank(),
+                                       place_.rank,
                                        claim_options_of(options_.save),
                                        options_.save.deadlines,
                                        os::current_umask()};
@@ -229,23 +213,13 @@ Result<void> AsyncSaveOperation::list_copies() {
 
 // Step 2.
 Result<void> AsyncSaveOperation::agree(const Result<Vote>& vote) {
-  CAIRN_TRY_ASSIGN(const VoteCount count, hold_vote(ranks_, vote));
-  if (!count.ticket) return Error(ErrorCode::kInternal, "the save has no coordinator");
-  ticket_ = count.ticket;
-  if (count.plan_id == 0) plan_.reset();
+  CAIRN_TRY_ASSIGN(Agreement agreed, checkpointer::agree(planning(), vote, plan_));
+  if (!agreed.ticket) return Error(ErrorCode::kInternal, "the save has no coordinator");
+  ticket_ = agreed.ticket;
   shared_->save_id = ticket_->identity.save_id;
-  DifferentSets different = count.different;
-  if (plan_ && !plan_->is_confirmed) {
-    CAIRN_TRY_ASSIGN(const Confirmation confirmed,
-                     confirm_plan(ranks_, *ticket_, plan_, items_.sources(), options_.save.record_paths));
-    if (confirmed.plan && listed_ == plan_) listed_ = confirmed.plan;  // the copies are equal
-    plan_ = confirmed.plan;
-    different = confirmed.different;
-    if (plan_) resources_.plans->keep(plan_);
-  }
-  if (count.differences_noted) (void)note_differences();
-  if (!plan_ || different.none() || count.differences_noted) return {};
-  CAIRN_TRY_ASSIGN(shared_->differences, find_differences(ranks_, items_.sources(), plan_->watched, different));
+  if (agreed.plan && listed_ == plan_) listed_ = agreed.plan;  // after a confirmation: the copies are equal
+  plan_ = std::move(agreed.plan);
+  shared_->differences = std::move(agreed.differences);
   return {};
 }
 
@@ -256,26 +230,12 @@ Result<void> AsyncSaveOperation::plan_anew() {
   shared_->differences = exchange.take_differences();
   Result<void> taken = ranks_.attempt([&]() -> Result<void> {
     CAIRN_TRY_ASSIGN(const SaveAssignment assignment, std::move(exchange.assignment()));
-    return take_assignment(assignment, exchange.commit_plan());
+    CAIRN_TRY_ASSIGN(const std::vector<ItemSource> sources, items_.take(assignment.items));
+    CAIRN_TRY_ASSIGN(plan_, keep_plan(planning(), assignment, sources, exchange.commit_plan()));
+    return {};
   });
   if (!taken) write_failure_mark(taken.error());
   return taken;
-}
-
-Result<void> AsyncSaveOperation::take_assignment(const SaveAssignment& assignment,
-                                                 const std::shared_ptr<const commit::CommitPlan>& commit_plan) {
-  auto plan = std::make_shared<StagedPlan>();
-  plan->id = assignment.plan_id;
-  plan->local_plan = std::move(local_plan_);
-  plan->terms = plan_terms(options_.save, ranks_.rank(), ranks_.size());
-  plan->items = assignment.items;
-  CAIRN_TRY_ASSIGN(plan->watched, watch_items(items_.sources(), assignment.watched));
-  CAIRN_TRY_ASSIGN(const std::vector<ItemSource> sources, items_.take(plan->items));
-  CAIRN_TRY(lay_out_staged(sources, {ticket_->identity.save_id, number_of_this_rank(), 0, assignment.file_count},
-                           options_.save.file_per_item, commit_plan, *plan));
-  plan_ = plan;
-  resources_.plans->keep(std::move(plan));
-  return {};
 }
 
 // Step 4.
@@ -289,12 +249,11 @@ Result<AsyncSave> AsyncSaveOperation::begin() {
   writer::SaveRequest request;
   request.directory = directory_;
   request.ticket = *ticket_;
-  request.place = {number_of_this_rank(), static_cast<std::uint32_t>(ranks_.size()),
-                   static_cast<std::uint32_t>(save.coordinator_rank)};
+  request.place = place_;
   request.arena = shared.arena;
   request.layout = plan_->layout;
   for (std::size_t i = 0; i < plan_->layout->files.size(); ++i) {
-    request.names.push_back(commit::data_file_name(*ticket_, number_of_this_rank(), static_cast<std::uint32_t>(i)));
+    request.names.push_back(commit::data_file_name(*ticket_, place_.rank, static_cast<std::uint32_t>(i)));
   }
   if (const auto& commit_plan = plan_->layout->commit_plan) {
     request.checkpoint_id = checkpoint_id_;
@@ -323,7 +282,6 @@ Result<AsyncSave> AsyncSaveOperation::begin() {
   shared.items = std::move(items_);
   staging::CopyOptions copying;
   copying.arena_bytes = plan_->layout->arena_bytes;
-  copying.thread_count = resources_.copy_threads;
   copying.devices = shared.devices.get();
   copying.fence = &shared.fence;
   copying.stall_max = save.deadlines.progress;
@@ -379,8 +337,7 @@ void AsyncSaveOperation::leave_devices(SharedState& shared, bool is_staged, bool
 // wait until their deadline.
 void AsyncSaveOperation::write_failure_mark(const Error& reason) const {
   if (ranks_.size() == 1 || ranks_.is_coordinator() || !ticket_) return;
-  const commit::RankPlace place{number_of_this_rank(), static_cast<std::uint32_t>(ranks_.size()),
-                                static_cast<std::uint32_t>(options_.save.coordinator_rank)};
+  const commit::RankPlace& place = place_;
   (void)os::call_within(options_.save.deadlines.publish, [directory = directory_, ticket = *ticket_, place, reason] {
     return attempt([&]() -> Result<void> {
       CAIRN_TRY_ASSIGN(auto storage, storage::make_directory(directory));

@@ -16,6 +16,7 @@
 #include "commit/commit_plan.h"
 #include "coordination/ranks.h"
 #include "device/links.h"
+#include "save/agreed_plan.h"
 #include "save/save_items.h"
 #include "save/save_messages.h"
 #include "save/staged_plan.h"
@@ -29,7 +30,6 @@ namespace cairn::checkpointer {
 // The checkpointer's objects that an operation uses. All outlive the operation.
 struct AsyncSaveResources {
   staging::ArenaPool* arenas = nullptr;
-  std::size_t copy_threads = 0;
   writer::SaveWriter* writer = nullptr;
   StagedPlans* plans = nullptr;
   // Runs the work on a new thread, which is joined before the checkpointer ends. kUnavailable if no thread can be
@@ -51,23 +51,21 @@ class AsyncSaveOperation {
 
   Result<AsyncSave> take_steps(const Result<const StateDict*>& state);
   Result<Vote> prepare(const Result<const StateDict*>& state);
-  void find_plan();
+  PlanningRank planning();
   Result<void> list_copies();
   Result<void> agree(const Result<Vote>& vote);
   Result<void> plan_anew();
-  Result<void> take_assignment(const SaveAssignment& assignment,
-                               const std::shared_ptr<const commit::CommitPlan>& commit_plan);
   Result<AsyncSave> begin();
   static Result<void> stage(SharedState& shared, const staging::CopyOptions& options);
   static void leave_devices(SharedState& shared, bool is_staged, bool is_on_callers_thread);
   void write_failure_mark(const Error& reason) const;
-  std::uint32_t number_of_this_rank() const;
 
   const AsyncSaveResources& resources_;
   std::string directory_;  // absolute: a writer process has a different working directory
   const AsyncSaveOptions& options_;
   std::string checkpoint_id_;
   coordination::Ranks ranks_;
+  commit::RankPlace place_;
   SaveItems items_;
   std::string local_plan_;
   std::shared_ptr<const StagedPlan> plan_;

@@ -58,7 +58,7 @@ class AsyncSaveOperations : public testing::Test {
   using Work = std::function<void()>;
 
   Result<AsyncSave> save(writer::SaveWriter& writer, const std::function<Result<void>(Work)>& in_background = {}) {
-    const AsyncSaveResources resources{&arenas_, 1, &writer, &plans_, in_background};
+    const AsyncSaveResources resources{&arenas_, &writer, &plans_, in_background};
     AsyncSaveOptions options;
     options.asynchronous_staging = static_cast<bool>(in_background);
     return AsyncSaveOperation(resources, directory_, options).run(&state_.dict());

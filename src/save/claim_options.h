@@ -1,7 +1,7 @@
 // The options of a save's claim that follow from the options of the save.
 #pragma once
 
-#include <cairn/checkpoint.h>
+#include <cairn/save.h>
 
 #include "commit/metadata_commit.h"
 

@@ -4,7 +4,7 @@
 // 4. The coordinator commits the model by the rename of the index. All ranks get the outcome.              [broadcast]
 //
 // Failures are exchanged as in a save (save.cc).
-#include <cairn/consolidate.h>
+#include <cairn/save.h>
 
 #include <algorithm>
 #include <map>
@@ -20,10 +20,8 @@
 #include "commit/model_commit.h"
 #include "commit/model_files.h"
 #include "coordination/ranks.h"
-#include "core/attempt.h"
 #include "data_file/record_checks.h"
 #include "data_file/tensor_reader.h"
-#include "format/manifest/outcome.h"
 #include "format/safetensors/index.h"
 #include "os/page_buffer_pool.h"
 #include "os/parallel.h"
@@ -33,6 +31,7 @@
 #include "save/rank_writer.h"
 #include "save/save_calls.h"
 #include "save/save_messages.h"
+#include "save/save_outcome.h"
 #include "save/save_worker.h"
 
 namespace cairn {
@@ -41,7 +40,6 @@ namespace {
 using checkpointer::ElementReader;
 using checkpointer::RankWriter;
 using checkpointer::SaveWorker;
-using checkpointer::WorkerState;
 using checkpointer::WrittenFile;
 using coordination::Ranks;
 using data_file::PayloadPart;
@@ -116,31 +114,19 @@ class Consolidation {
 
   Result<SaveReport> run(const std::filesystem::path& input, const std::filesystem::path& output) {
     Result<SaveReport> report = take_steps(input, output);
-    if (report) {
-      worker_.leave();
-    } else {
-      worker_.finish();
-    }
+    worker_.end(report.has_value());
     return report;
   }
 
  private:
   Result<SaveReport> take_steps(const std::filesystem::path& input, const std::filesystem::path& output) {
-    const Result<std::vector<std::string>> opened =
-        ranks_.gather(ranks_.attempt([&] { return open(input, output); }));  // (1)
-    Result<std::vector<std::string>> tickets{std::vector<std::string>()};
-    if (ranks_.is_coordinator()) {  // (2)
-      tickets = opened ? ranks_.attempt([&] { return claim(*opened); }) : opened.error();
-    }
-    CAIRN_TRY_ASSIGN(const std::string ticket, ranks_.scatter(std::move(tickets)));
+    CAIRN_TRY_ASSIGN(const std::string ticket,
+                     ranks_.exchange(ranks_.attempt([&] { return open(input, output); }),  // (1), (2)
+                                     [&](const std::vector<std::string>& opened) { return claim(opened); }));
     const Result<std::vector<std::string>> all = ranks_.gather(ranks_.attempt([&] { return write(ticket); }));  // (3)
-    std::string decision;
-    if (ranks_.is_coordinator()) {  // (4)
-      const Result<std::string> committed = all ? ranks_.attempt([&] { return commit(); }) : all.error();
-      decision = checkpointer::encode_decision({ranks_.tell(committed), worker_.may_have_committed()});
-    }
-    CAIRN_TRY_ASSIGN(const std::string received, ranks_.broadcast(std::move(decision)));
-    return conclude(received);
+    CAIRN_TRY_ASSIGN(checkpointer::Committed committed,
+                     checkpointer::share_outcome(ranks_, worker_, all, [&] { return commit(); }));  // (4)
+    return SaveReport{ticket_.identity.save_id, nullptr, bytes_written_, std::move(committed.warnings)};
   }
 
   Result<std::string> open(const std::filesystem::path& input, const std::filesystem::path& output) {
@@ -167,10 +153,7 @@ class Consolidation {
     claim.overwrite = options_.overwrite;
     CAIRN_TRY_ASSIGN(const commit::SaveTicket ticket,
                      worker_.claim_model(commit::next_save_identity(commit::SaveForm::kModel), claim));
-    CAIRN_TRY(worker_.run("claiming the directory", [names = names_of(ticket)](WorkerState& state) -> Result<void> {
-      state.transaction->expect(names);
-      return {};
-    }));
+    CAIRN_TRY(worker_.expect(names_of(ticket)));
     return std::vector<std::string>(identities.size(), commit::encode_ticket(ticket));
   }
 
@@ -193,14 +176,10 @@ class Consolidation {
     }
     const auto file_count = static_cast<std::uint32_t>(files_.size());
     const checkpointer::RankPart part{ticket_, static_cast<std::uint32_t>(ranks_.rank()), file_count, false};
-    has_written_ = true;
     CAIRN_TRY_ASSIGN(const std::vector<WrittenFile> written,
                      worker_.write(RankWriter::of_images(part, std::move(images)), options_));
     for (const WrittenFile& file : written) bytes_written_ += file.size;
-    CAIRN_TRY(worker_.run("handing over its files", [](WorkerState& state) -> Result<void> {
-      state.writer->files().hand_over();
-      return {};
-    }));
+    CAIRN_TRY(worker_.hand_over_files());
     return std::string();
   }
 
@@ -238,24 +217,6 @@ class Consolidation {
     return checkpointer::encode_committed({{}, std::move(report.warnings)});
   }
 
-  Result<SaveReport> conclude(const std::string& message) {
-    CAIRN_TRY_ASSIGN(const checkpointer::DecisionMessage decision, checkpointer::decode_decision(message));
-    const Result<std::string> outcome = manifest::decode_outcome(decision.outcome);
-    const bool withdraws = !outcome && !decision.files_stay;
-    if (has_written_ && !worker_.has_given_up()) {
-      (void)attempt([&] {
-        return worker_.run("removing its private files", [withdraws](WorkerState& state) -> Result<void> {
-          if (state.writer && withdraws) state.writer->files().withdraw();
-          if (state.writer && !withdraws) state.writer->files().remove_own_folder();
-          return {};
-        });
-      });
-    }
-    if (!outcome) return outcome.error();
-    CAIRN_TRY_ASSIGN(checkpointer::Committed committed, checkpointer::decode_committed(*outcome));
-    return SaveReport{ticket_.identity.save_id, nullptr, bytes_written_, std::move(committed.warnings)};
-  }
-
   const SaveOptions& options_;
   const SafetensorsForm& form_;
   Ranks ranks_;
@@ -263,7 +224,6 @@ class Consolidation {
   std::vector<OutputFile> files_;
   SaveWorker worker_;
   commit::SaveTicket ticket_;
-  bool has_written_ = false;
   std::uint64_t bytes_written_ = 0;
 };
 

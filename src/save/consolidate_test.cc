@@ -1,5 +1,5 @@
 #include <cairn/cairn.h>
-#include <cairn/consolidate.h>
+#include <cairn/save.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -9,7 +9,7 @@
 #pragma once
 
 #include <cairn/result.h>
-#include <cairn/state_dict.h>
+#include <cairn/tensor.h>
 
 #include <chrono>
 #include <functional>

@@ -1,6 +1,6 @@
 // Synchronous saves of tensors on devices, with the stand-in driver.
 #include <cairn/cairn.h>
-#include <cairn/local_group.h>
+#include <cairn/collectives.h>
 #include <fake_cuda/device_bytes.h>
 #include <gtest/gtest.h>
 

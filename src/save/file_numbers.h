@@ -1,14 +1,15 @@
 // FileNumbers: the number of the file of each key of a safetensors model.
 #pragma once
 
-#include <cairn/checkpoint.h>
 #include <cairn/result.h>
-#include <cairn/seeded_hash.h>
+#include <cairn/save.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <string_view>
 #include <unordered_map>
+
+#include "core/seeded_hash.h"
 
 namespace cairn::checkpointer {
 

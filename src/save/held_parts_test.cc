@@ -1,7 +1,7 @@
 #include "save/held_parts.h"
 
 #include <cairn/async_checkpointer.h>
-#include <cairn/checkpoint.h>
+#include <cairn/save.h>
 #include <gtest/gtest.h>
 
 #include <utility>

@@ -1,5 +1,5 @@
 // Asynchronous saves that wait for the memory of an earlier save. The memory limits are read from files of the test.
-#include <cairn/local_group.h>
+#include <cairn/collectives.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -39,7 +39,7 @@ struct SavingRank {
   // Returns the failure of the call or of the write. `meanwhile` is called repeatedly while the call waits.
   std::optional<Error> save(const std::filesystem::path& directory, Collectives* collectives = nullptr,
                             const std::function<void()>& meanwhile = {}) {
-    const AsyncSaveResources resources{&arenas, 1, &writer, &plans, {}};
+    const AsyncSaveResources resources{&arenas, &writer, &plans, {}};
     AsyncSaveOptions options;
     options.save.collectives = collectives;
     options.save.durability = Durability::kBuffered;

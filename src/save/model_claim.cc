@@ -13,7 +13,7 @@ Result<commit::SaveTicket> claim_model(SaveWorker& worker, save_plan::PlannedSav
   commit::ModelClaimOptions claim;
   claim.kind = form.sharded ? safetensors::FileSet::Kind::kShards : safetensors::FileSet::Kind::kIndexed;
   claim.overwrite = options.overwrite;
-  claim.overwrite_with_shards = form.overwrite_with_shards;
+  claim.overwrite_with_shards = form.for_consolidation;
   claim.names_taken = planned.local.names_taken();
   return worker.claim_model(commit::next_save_identity(commit::SaveForm::kModel), claim);
 }

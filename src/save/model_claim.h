@@ -1,8 +1,8 @@
 // claim_model: the claim of a directory for a save of a safetensors model, with the ranks' plan.
 #pragma once
 
-#include <cairn/checkpoint.h>
 #include <cairn/result.h>
+#include <cairn/save.h>
 
 #include "commit/save_ticket.h"
 #include "save/save_layout.h"

@@ -1,7 +1,5 @@
 #include "save/model_layout.h"
 
-#include <cairn/seeded_hash.h>
-
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "commit/model_files.h"
+#include "core/seeded_hash.h"
 #include "format/dcp/metadata_template.h"
 #include "format/safetensors/header.h"
 #include "save/file_numbers.h"

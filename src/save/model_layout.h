@@ -4,8 +4,8 @@
 // Pure functions.
 #pragma once
 
-#include <cairn/checkpoint.h>
 #include <cairn/result.h>
+#include <cairn/save.h>
 #include <cairn/state_dict.h>
 
 #include <span>

@@ -65,24 +65,16 @@ std::vector<std::string> encode_assignments(std::vector<SaveAssignment>& assignm
 
 Result<void> PlanExchange::run(const std::function<Result<void>(const commit::CommitPlan&)>& planned) {
   planned_ = &planned;
-  const auto exchange = [&](Result<std::string> mine, auto&& work) -> Result<std::string> {
-    Result<Messages> all = ranks_.gather(std::move(mine));
-    Result<Messages> answers{Messages()};
-    if (ranks_.is_coordinator()) {
-      answers = all ? ranks_.attempt([&] { return work(std::move(*all)); }) : Result<Messages>(std::move(all).error());
-    }
-    return ranks_.scatter(std::move(answers));
-  };
-  CAIRN_TRY_ASSIGN(std::string answered, exchange(ranks_.attempt([&] { return plan_of_this_rank(); }),     // (1)
-                                                  [&](Messages all) { return answer(std::move(all)); }));  // (2)
+  CAIRN_TRY_ASSIGN(std::string answered, ranks_.exchange(ranks_.attempt([&] { return plan_of_this_rank(); }),     // (1)
+                                                         [&](Messages all) { return answer(std::move(all)); }));  // (2)
   if (answered.starts_with(kAsked)) {
     const auto mine = [&]() -> Result<std::string> {
       const std::string_view indices = std::string_view(answered).substr(1);
       CAIRN_TRY_ASSIGN(common_, save_plan::decode_indices(indices, sources_.items.sources().size()));
       return common_plan_of_this_rank();
     };
-    CAIRN_TRY_ASSIGN(answered, exchange(ranks_.attempt(mine),                                           // (3)
-                                        [&](Messages all) { return assign_common(std::move(all)); }));  // (4)
+    CAIRN_TRY_ASSIGN(answered, ranks_.exchange(ranks_.attempt(mine),                                           // (3)
+                                               [&](Messages all) { return assign_common(std::move(all)); }));  // (4)
   }
   assignment_ = ranks_.attempt([&]() -> Result<SaveAssignment> { return taken(answered); });  // (5)
   return {};

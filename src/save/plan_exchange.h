@@ -3,8 +3,8 @@
 #pragma once
 
 #include <cairn/catalog.h>
-#include <cairn/checkpoint.h>
 #include <cairn/result.h>
+#include <cairn/save.h>
 
 #include <cstddef>
 #include <functional>

@@ -1,7 +1,7 @@
 // The terms of a rank's part of a plan: everything besides the rank's local plan that the plan depends on.
 #pragma once
 
-#include <cairn/checkpoint.h>
+#include <cairn/save.h>
 
 #include <cstddef>
 #include <span>

@@ -1,6 +1,6 @@
 // Saves and loads by several ranks, which are threads of the test, on real files and on a model disk.
 #include <cairn/cairn.h>
-#include <cairn/local_group.h>
+#include <cairn/collectives.h>
 #include <gtest/gtest.h>
 
 #include <array>

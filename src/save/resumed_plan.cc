@@ -15,8 +15,6 @@
 // stranger's, and each may be right by itself.
 #include "save/resumed_plan.h"
 
-#include <cairn/seeded_hash.h>
-
 #include <algorithm>
 #include <iterator>
 #include <optional>
@@ -29,6 +27,7 @@
 #include "checkpoint/recorded_plans.h"
 #include "core/attempt.h"
 #include "core/checksum.h"
+#include "core/seeded_hash.h"
 #include "data_file/data_file.h"
 #include "os/call_within.h"
 #include "plan/chunk_validation.h"

@@ -8,12 +8,10 @@
 //    values differ for the first time, the ranks find their keys (rank_differences.h).
 //                     [reduction; after a failure also all-gather; for a checkpoint's plan a reduction; maybe a gather]
 // 3. Plan, unless all ranks voted for one plan: each rank gets its assignment of items (plan_exchange.cc). The plan of
-// a
-//    model is made by the coordinator alone; the claim follows from the plan, and takes place here.
+//    a model is made by the coordinator alone; the claim follows from the plan, and takes place here.
 //                                                                                 [gather, scatter, maybe once more]
 // 4. Write. The coordinator renders `.metadata`. Every rank writes its files, renames the files to their final names,
-// and
-//    reports sizes and checksums.                                                                             [gather]
+//    and reports sizes and checksums.                                                                         [gather]
 // 5. Commit. The coordinator commits by one rename (commit/save_transaction.cc). All ranks get the outcome, and the
 //    metadata if it is small.                                                                              [broadcast]
 //
@@ -26,6 +24,7 @@
 // step. If the storage hangs in the commit, the outcome is unknown once the rename has begun; once the commit is
 // synced, the save has succeeded, and only the clean-up is missing.
 #include <cairn/checkpoint.h>
+#include <cairn/save.h>
 
 #include <algorithm>
 #include <optional>
@@ -36,24 +35,20 @@
 #include "commit/model_files.h"
 #include "commit/save_transaction.h"
 #include "coordination/ranks.h"
-#include "core/attempt.h"
 #include "format/dcp/metadata_decoder.h"
-#include "format/manifest/outcome.h"
+#include "save/agreed_plan.h"
 #include "save/claim_options.h"
 #include "save/device_payloads.h"
 #include "save/held_parts.h"
 #include "save/model_claim.h"
 #include "save/model_layout.h"
-#include "save/plan_confirmation.h"
 #include "save/plan_exchange.h"
-#include "save/plan_terms.h"
-#include "save/process_plans.h"
 #include "save/rank_writer.h"
-#include "save/resumed_plan.h"
 #include "save/save_calls.h"
 #include "save/save_items.h"
 #include "save/save_layout.h"
 #include "save/save_messages.h"
+#include "save/save_outcome.h"
 #include "save/save_worker.h"
 #include "save/staged_plan.h"
 #include "save/vote.h"
@@ -105,10 +100,7 @@ class Coordinator {
     for (const std::vector<std::string>& of_rank : request_.files) {
       names.insert(names.end(), of_rank.begin(), of_rank.end());
     }
-    return worker_.run("claiming the directory", [names](WorkerState& worker_state) -> Result<void> {
-      worker_state.transaction->expect(names);
-      return {};
-    });
+    return worker_.expect(std::move(names));
   }
 
   // Before this rank writes: renders the metadata of the checkpoint. The remaining ranks write already.
@@ -141,7 +133,6 @@ class Coordinator {
   }
 
   std::uint64_t metadata_bytes() const { return pickle_.size(); }
-  bool may_have_committed() const { return worker_.may_have_committed(); }
   // The warning about values of a model that differ between the ranks.
   std::optional<std::string> take_differences() { return std::exchange(differences_, std::nullopt); }
   // Of a model.
@@ -151,11 +142,7 @@ class Coordinator {
   Result<SaveLayout> lay_out_model(save_plan::PlannedSave& planned) {
     CAIRN_TRY_ASSIGN(const commit::SaveTicket ticket, checkpointer::claim_model(worker_, planned, options_));
     CAIRN_TRY_ASSIGN(SaveLayout layout, checkpointer::lay_out_model(planned, *options_.safetensors, ticket));
-    CAIRN_TRY(worker_.run("claiming the directory",
-                          [files = layout.catalog.files](WorkerState& worker_state) -> Result<void> {
-                            worker_state.transaction->expect(files);
-                            return {};
-                          }));
+    CAIRN_TRY(worker_.expect(layout.catalog.files));
     return layout;
   }
 
@@ -173,6 +160,7 @@ class Save {
   explicit Save(const SaveOptions& options)
       : options_(options),
         ranks_(options.collectives, options.coordinator_rank),
+        place_(checkpointer::place_of(options, ranks_)),
         worker_(options.deadlines),
         coordinator_(worker_, options) {
     worker_.set_interrupted(options.interrupted);
@@ -180,11 +168,7 @@ class Save {
 
   Result<SaveReport> run(const SaveDirectory& directory, const StateDict& state) {
     Result<SaveReport> report = take_steps(directory, state);
-    if (report) {
-      worker_.leave();  // does not call `interrupted`, whose exception would hide the commit
-    } else {
-      worker_.finish();
-    }
+    worker_.end(report.has_value());
     return report;
   }
 
@@ -194,34 +178,17 @@ class Save {
     if (!plan_) CAIRN_TRY(ticket_ ? plan_anew() : plan_model());
     Result<std::string> written = ranks_.attempt([&] { return write(); });  // (4)
     const Result<std::vector<std::string>> all = ranks_.gather(std::move(written));
-    std::string decision;
-    if (ranks_.is_coordinator()) {  // (5)
-      const Result<std::string> committed =
-          all ? ranks_.attempt([&] { return coordinator_.commit(*all); }) : all.error();
-      decision = checkpointer::encode_decision({ranks_.tell(committed), coordinator_.may_have_committed()});
-    }
-    Result<std::string> received = ranks_.broadcast(std::move(decision));
-    if (!received) return std::move(received).error().while_doing(without_decision());
-    return conclude(*received);
+    CAIRN_TRY_ASSIGN(checkpointer::Committed committed,  // (5)
+                     checkpointer::share_outcome(ranks_, worker_, all, [&] { return coordinator_.commit(*all); }));
+    return conclude(std::move(committed));
   }
 
   // Step 2.
   Result<void> agree(const Result<checkpointer::Vote>& vote) {
-    CAIRN_TRY_ASSIGN(const checkpointer::VoteCount count, checkpointer::hold_vote(ranks_, vote));
-    if (!count.ticket && !options_.safetensors) return Error(ErrorCode::kInternal, "the save has no coordinator");
-    ticket_ = count.ticket;
-    if (count.plan_id == 0) plan_.reset();
-    checkpointer::DifferentSets different = count.different;
-    if (plan_ && !plan_->is_confirmed) {
-      CAIRN_TRY_ASSIGN(const checkpointer::Confirmation confirmed,
-                       checkpointer::confirm_plan(ranks_, *ticket_, plan_, items_.sources(), options_.record_paths));
-      plan_ = confirmed.plan;
-      different = confirmed.different;
-      if (plan_) checkpointer::keep_process_plan(plan_);
-    }
-    if (count.differences_noted) (void)checkpointer::note_differences();
-    if (!plan_ || different.none() || count.differences_noted) return {};
-    CAIRN_TRY_ASSIGN(differences_, checkpointer::find_differences(ranks_, items_.sources(), plan_->watched, different));
+    CAIRN_TRY_ASSIGN(checkpointer::Agreement agreed, checkpointer::agree(planning(), vote, plan_));
+    ticket_ = agreed.ticket;
+    plan_ = std::move(agreed.plan);
+    differences_ = std::move(agreed.differences);
     return {};
   }
 
@@ -229,7 +196,7 @@ class Save {
   Result<void> plan_anew() {
     checkpointer::PlanExchange exchange(ranks_, {items_, local_plan_, options_, options_.checkpoint_id, *ticket_});
     CAIRN_TRY(exchange.run(
-        [&](const commit::CommitPlan& commit_plan) { return coordinator_.expect(commit_plan, *ticket_, place()); }));
+        [&](const commit::CommitPlan& commit_plan) { return coordinator_.expect(commit_plan, *ticket_, place_); }));
     assignment_ = std::move(exchange.assignment());
     commit_plan_ = exchange.commit_plan();
     differences_ = exchange.take_differences();
@@ -244,26 +211,12 @@ class Save {
       save_plan::append_contents(checkpointer::contents_to_send(ranks_, items_.sources()), mine);
       return mine;
     };
-    Result<std::vector<std::string>> plans = ranks_.gather(ranks_.attempt(encode));
-    Result<std::vector<std::string>> assignments{std::vector<std::string>()};
-    if (ranks_.is_coordinator()) {
-      assignments =
-          plans ? ranks_.attempt([&] { return coordinator_.assign_model(std::move(*plans)); }) : plans.error();
-    }
-    CAIRN_TRY_ASSIGN(const std::string assignment, ranks_.scatter(std::move(assignments)));
+    const auto assign = [&](std::vector<std::string> plans) { return coordinator_.assign_model(std::move(plans)); };
+    CAIRN_TRY_ASSIGN(const std::string assignment, ranks_.exchange(ranks_.attempt(encode), assign));
     assignment_ = ranks_.attempt([&] { return checkpointer::decode_assignment(assignment); });
     if (!ranks_.is_coordinator()) return {};
     differences_ = coordinator_.take_differences();
     return {};
-  }
-
-  // The broadcast of step 5 has failed. A commit is not undone if a rank can't be reached, so the error text states the
-  // known outcome.
-  std::string_view without_decision() const {
-    if (!ranks_.is_coordinator())
-      return "waiting for the coordinator's decision: the save may be committed, look at the directory";
-    if (!coordinator_.may_have_committed()) return "telling the other ranks that the save has failed";
-    return "telling the other ranks that the save is committed: the new checkpoint is in place";
   }
 
   Result<checkpointer::Vote> describe(const SaveDirectory& directory, const StateDict& state) {
@@ -278,34 +231,21 @@ class Save {
     CAIRN_TRY_ASSIGN(const bool names_taken, are_names_taken());
     CAIRN_TRY_ASSIGN(local_plan_, save_plan::encode_local_plan(
                                       items_.sources(), {options_.record_paths, options_.file_per_item, names_taken}));
-    checkpointer::Vote vote;
+    if (!options_.safetensors) plan_ = checkpointer::find_plan(planning());
+    checkpointer::Vote vote = checkpointer::vote_for(plan_, items_);
     vote.names_free = !names_taken;
-    vote.differences_noted = checkpointer::are_differences_noted();
     if (options_.safetensors) return vote;
-    find_plan();
-    if (plan_) vote.plan_id = plan_->id;
-    if (plan_ && !vote.differences_noted) {
-      vote.content_sums = checkpointer::content_sums(items_.sources(), plan_->watched);
-    }
     if (ranks_.is_coordinator()) {
       CAIRN_TRY_ASSIGN(vote.ticket, coordinator_.claim(names_taken));
     }
     return vote;
   }
 
-  // A process alone plans without messages, and keeps no plan.
-  void find_plan() {
-    if (ranks_.size() == 1) return;
-    const std::string terms = checkpointer::plan_terms(options_, ranks_.rank(), ranks_.size());
-    plan_ = checkpointer::find_process_plan(local_plan_, terms);
-    if (plan_) return;
-    plan_ = checkpointer::resume_plan(
-        items_, {local_plan_, terms, ranks_.rank(), ranks_.size(), ranks_.is_coordinator(), options_.file_per_item,
-                 options_.metadata_attributes, options_.deadlines.publish});
-  }
+  // The plans of earlier saves are the process's.
+  checkpointer::PlanningRank planning() { return {ranks_, options_, items_, local_plan_, nullptr}; }
 
   Result<bool> are_names_taken() {
-    const std::string name = commit::data_file_name({{}, true}, number_of_this_rank(), 0);
+    const std::string name = commit::data_file_name({{}, true}, place_.rank, 0);
     return worker_.run("checking which file names are in use",
                        [name, is_model = options_.safetensors.has_value()](WorkerState& state) -> Result<bool> {
                          if (!is_model) return state.storage->open(name, true).has_value();
@@ -319,7 +259,7 @@ class Save {
   // Step 4.
   Result<std::string> write() {
     if (ranks_.is_coordinator() && ticket_) {
-      if (plan_) CAIRN_TRY(coordinator_.expect(*plan_->layout->commit_plan, *ticket_, place()));
+      if (plan_) CAIRN_TRY(coordinator_.expect(*plan_->layout->commit_plan, *ticket_, place_));
       CAIRN_TRY(coordinator_.render());
     }
     SaveAssignment assignment;
@@ -330,35 +270,18 @@ class Save {
     }
     save_id_ = assignment.ticket.identity.save_id;
     CAIRN_TRY_ASSIGN(const std::vector<ItemSource> sources, items_.take(assignment.items));
-    if (ticket_ && !plan_ && ranks_.size() > 1) CAIRN_TRY(keep_plan(assignment, sources));
-    const checkpointer::RankPart part{assignment.ticket, number_of_this_rank(), assignment.file_count,
-                                      options_.file_per_item};
+    if (ticket_ && !plan_ && ranks_.size() > 1) {
+      CAIRN_TRY(checkpointer::keep_plan(planning(), assignment, sources, commit_plan_));
+    }
+    const checkpointer::RankPart part{assignment.ticket, place_.rank, assignment.file_count, options_.file_per_item};
     CAIRN_TRY_ASSIGN(auto writer, options_.safetensors
                                       ? RankWriter::make_model(part, sources, assignment.files, kind_of_set(), devices_)
                                       : RankWriter::make(part, sources, devices_));
-    has_written_ = true;
     CAIRN_TRY_ASSIGN(const std::vector<WrittenFile> written, worker_.write(std::move(writer), options_));
     for (const WrittenFile& file : written) bytes_written_ += file.size;
     std::string message_of_files = checkpointer::encode_written(written);
-    CAIRN_TRY(worker_.run("handing over its files", [](WorkerState& worker_state) -> Result<void> {
-      worker_state.writer->files().hand_over();
-      return {};
-    }));
+    CAIRN_TRY(worker_.hand_over_files());
     return message_of_files;
-  }
-
-  // Keeps the plan of the assignment for the process's later saves.
-  Result<void> keep_plan(const SaveAssignment& assignment, std::span<const ItemSource> sources) {
-    auto plan = std::make_shared<checkpointer::StagedPlan>();
-    plan->id = assignment.plan_id;
-    plan->local_plan = std::move(local_plan_);
-    plan->terms = checkpointer::plan_terms(options_, ranks_.rank(), ranks_.size());
-    plan->items = assignment.items;
-    CAIRN_TRY_ASSIGN(plan->watched, checkpointer::watch_items(items_.sources(), assignment.watched));
-    CAIRN_TRY(checkpointer::lay_out_staged(sources, {save_id_, number_of_this_rank(), 0, assignment.file_count},
-                                           options_.file_per_item, commit_plan_, *plan));
-    checkpointer::keep_process_plan(std::move(plan));
-    return {};
   }
 
   safetensors::FileSet::Kind kind_of_set() const {
@@ -366,37 +289,7 @@ class Save {
     return options_.safetensors->sharded ? Kind::kShards : Kind::kIndexed;
   }
 
-  std::uint32_t number_of_this_rank() const {
-    return options_.alone_as_rank.value_or(static_cast<std::uint32_t>(ranks_.rank()));
-  }
-
-  commit::RankPlace place() const {
-    return {number_of_this_rank(), static_cast<std::uint32_t>(ranks_.size()),
-            static_cast<std::uint32_t>(options_.coordinator_rank)};
-  }
-
-  Result<SaveReport> conclude(const std::string& message) {
-    CAIRN_TRY_ASSIGN(const checkpointer::DecisionMessage decision, checkpointer::decode_decision(message));
-    const Result<std::string> outcome = manifest::decode_outcome(decision.outcome);
-    if (!outcome) {
-      if (has_written_ && !decision.files_stay) {
-        (void)worker_.run("withdrawing its files", [](WorkerState& worker_state) -> Result<void> {
-          worker_state.writer->files().withdraw();
-          return {};
-        });
-      }
-      return outcome.error();
-    }
-    CAIRN_TRY_ASSIGN(checkpointer::Committed committed, checkpointer::decode_committed(*outcome));
-    if (!worker_.has_given_up()) {  // else the clean-up hung, and a warning says so
-      const auto remove = [](WorkerState& worker_state) -> Result<void> {
-        worker_state.writer->files().remove_own_folder();
-        return {};
-      };
-      // An exception of `interrupted` must not hide the commit.
-      const Result<void> cleaned = attempt([&] { return worker_.run("removing its private folder", remove); });
-      if (!cleaned) committed.warnings.push_back(checkpointer::not_cleaned_up(cleaned.error()));
-    }
+  Result<SaveReport> conclude(checkpointer::Committed committed) {
     if (auto refusal = devices_ ? devices_->untold_refusal() : std::nullopt) committed.warnings.push_back(*refusal);
     if (parts_warning_) committed.warnings.push_back(*parts_warning_);
     if (differences_ && checkpointer::note_differences()) committed.warnings.push_back(*differences_);
@@ -424,6 +317,7 @@ class Save {
 
   const SaveOptions& options_;
   coordination::Ranks ranks_;
+  commit::RankPlace place_;
   SaveItems items_;
   std::shared_ptr<checkpointer::DevicePayloads> devices_;  // shared with the RankWriter; null without devices
   std::string local_plan_;
@@ -437,7 +331,6 @@ class Save {
   SaveWorker worker_;                       // after items_: the worker may read the items until it is destroyed
   Coordinator coordinator_;
   std::optional<std::string> parts_warning_;
-  bool has_written_ = false;  // the worker has a RankWriter, unless it gave up earlier
   std::uint64_t bytes_written_ = 0;
   SaveId save_id_;
 };

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cairn/checkpoint.h>
-#include <cairn/save_steps.h>
+#include <cairn/save.h>
 
 #include <cstdint>
 #include <filesystem>

@@ -1,7 +1,7 @@
 // Synchronous saves whose storage hangs: the saves fail on every rank within the deadlines, never commit later, and do
 // not read the caller's memory after they have returned.
 #include <cairn/cairn.h>
-#include <cairn/local_group.h>
+#include <cairn/collectives.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-#include <cairn/save_steps.h>
+#include <cairn/save.h>
 
 #include <functional>
 #include <map>
@@ -164,10 +164,7 @@ Result<void> SaveClaim::Impl::claim_model(const SaveDirectory& place, const std:
     for (const checkpointer::AssignedItem& item : assignment.items) share.boxes.push_back(item.index);
   }
   model = std::move(layout.catalog);
-  return worker.run("claiming the directory", [names = model.files](WorkerState& worker_state) -> Result<void> {
-    worker_state.transaction->expect(names);
-    return {};
-  });
+  return worker.expect(model.files);
 }
 
 Result<SaveClaim> SaveClaim::make_model(const std::filesystem::path& directory,
@@ -231,12 +228,9 @@ Result<SaveReport> SaveClaim::Impl::end(const std::function<bool()>& interrupted
   }
   const InterruptScope interrupt_scope(worker, interrupted);
   Result<SaveReport> report = commit();
-  if (report) {
-    worker.leave();  // does not call `interrupted`, whose exception would hide the commit
-    return report;
-  }
-  worker.finish();  // withdraws the files before the caller gets the error
-  return std::move(report).error().while_doing(saving_to(directory));
+  worker.end(report.has_value());
+  if (!report) return std::move(report).error().while_doing(saving_to(directory));
+  return report;
 }
 
 Result<SaveReport> SaveClaim::commit(std::string_view metadata, const std::vector<PublishedFile>& files,
@@ -333,19 +327,11 @@ Result<RankShare> RankShare::write(const std::filesystem::path& directory, std::
 const std::vector<PublishedFile>& RankShare::files() const { return impl_->files; }
 const std::vector<ItemLocation>& RankShare::places() const { return impl_->places; }
 
-void RankShare::hand_over() {
-  (void)impl_->worker.run("handing over its files", [](WorkerState& worker_state) -> Result<void> {
-    worker_state.writer->files().hand_over();
-    return {};
-  });
-}
+void RankShare::hand_over() { (void)impl_->worker.hand_over_files(); }
 
 void RankShare::withdraw(const std::function<bool()>& interrupted) {
   const InterruptScope interrupt_scope(impl_->worker, interrupted);
-  (void)impl_->worker.run("withdrawing its files", [](WorkerState& worker_state) -> Result<void> {
-    worker_state.writer->files().withdraw();
-    return {};
-  });
+  (void)impl_->worker.withdraw_files();
   impl_->worker.finish();
 }
 

@@ -87,7 +87,7 @@ class Results {
 constexpr std::uint32_t kNobody = UINT32_MAX;
 
 // A save of `step` in which only the ranks up to `last_rank` write.
-bool save_step(ModelStorage& disk, int step, std::uint32_t last_rank = kNobody) {
+bool save_in_steps(ModelStorage& disk, int step, std::uint32_t last_rank = kNobody) {
   const SaveOptions options{.thread_count = 1};
   auto claim = checkpointer::claim_in({"model", ModelStorage::opening(disk)}, options);
   if (!claim) return false;
@@ -124,7 +124,7 @@ int saved_step(ModelStorage& disk) {
 TEST(SaveSteps, MakeACheckpointAsASaveDoes) {
   ModelStorage disk;
   for (const int step : {1, 2}) {
-    ASSERT_TRUE(save_step(disk, step));
+    ASSERT_TRUE(save_in_steps(disk, step));
     EXPECT_EQ(saved_step(disk), step);
     EXPECT_EQ(disk.list("").value().size(), 1u + kRanks);  // the first save's files are gone
   }
@@ -132,10 +132,10 @@ TEST(SaveSteps, MakeACheckpointAsASaveDoes) {
 
 TEST(SaveSteps, LeaveTheOldCheckpointAndNoLitterIfARankNeverComes) {
   ModelStorage disk;
-  EXPECT_FALSE(save_step(disk, 1, 0));
+  EXPECT_FALSE(save_in_steps(disk, 1, 0));
   EXPECT_TRUE(disk.list("").value().empty());  // the files had DCP's plain names
-  ASSERT_TRUE(save_step(disk, 2));
-  EXPECT_FALSE(save_step(disk, 3, 0));
+  ASSERT_TRUE(save_in_steps(disk, 2));
+  EXPECT_FALSE(save_in_steps(disk, 3, 0));
   EXPECT_EQ(disk.list("").value().size(), 1u + kRanks);  // the files had names with a save id
   EXPECT_EQ(saved_step(disk), 2);
 }
@@ -157,7 +157,7 @@ TEST(SaveSteps, AShareThatIsNotHandedOverIsWithdrawn) {
 
 TEST(SaveSteps, RefuseMetadataThatCouldNotBeReadBack) {
   ModelStorage disk;
-  ASSERT_TRUE(save_step(disk, 1));
+  ASSERT_TRUE(save_in_steps(disk, 1));
   for (const bool is_pickle : {false, true}) {
     auto claim = checkpointer::claim_in({"model", ModelStorage::opening(disk)}, {});
     ASSERT_TRUE(claim);
@@ -198,14 +198,14 @@ TEST(SaveSteps, ACrashAtAnyOperationLeavesTheOldOrTheNewCheckpoint) {
   for (std::uint64_t crash_at = 0;; ++crash_at) {
     SCOPED_TRACE(testing::Message() << "crash_at=" << crash_at);
     ModelStorage disk;
-    ASSERT_TRUE(save_step(disk, 1));
+    ASSERT_TRUE(save_in_steps(disk, 1));
     disk.crash_at(disk.operation_count() + crash_at);
-    const bool saved = save_step(disk, 2);
+    const bool saved = save_in_steps(disk, 2);
     const bool crashed = disk.fault_fired();
     disk.lose_power(crash_at);
     const int found = saved_step(disk);
     EXPECT_TRUE(found == 2 || (!saved && found == 1)) << found;
-    EXPECT_TRUE(save_step(disk, 3));
+    EXPECT_TRUE(save_in_steps(disk, 3));
     EXPECT_EQ(saved_step(disk), 3);
     if (!crashed) break;  // the loop covered every operation
   }
@@ -215,10 +215,10 @@ TEST(SaveSteps, AFailureOfAnyOperationLeavesNoLitter) {
   for (std::uint64_t number = 0;; ++number) {
     SCOPED_TRACE(testing::Message() << "number=" << number);
     ModelStorage disk;
-    ASSERT_TRUE(save_step(disk, 1));
+    ASSERT_TRUE(save_in_steps(disk, 1));
     const std::size_t files_before = disk.list("").value().size();
     disk.fail_at(disk.operation_count() + number, Error::from_errno(EIO, "injected"));
-    const bool saved = save_step(disk, 2);
+    const bool saved = save_in_steps(disk, 2);
     const bool fired = disk.fault_fired();
     const int found = saved_step(disk);
     EXPECT_TRUE(found == 2 || (!saved && found == 1)) << found;

@@ -1,21 +1,19 @@
-// 1. The caller puts a task into the shared state and waits. The worker's thread carries out the task.
-// 2. While waiting, the caller ages the calls into the storage (storage/operation_watch.h) and calls `interrupted`.
-// 3. A call exceeds its deadline: the save is given up. From now on the worker's thread uses only the shared state.
-// 4. SaveFence decides whether the save may still be committed: only if the rename of `.metadata` has begun.
-// 5. The caller closes the gate of the sources: pending copies out of the caller's tensors are waited for, and no
-//    further copy begins. Therefore the tensors may be freed when the save returns. The hanging thread reads only
+// The steps are those of a WatchedThread (storage/watched_thread.h). Of a save:
+//
+// 1. The caller gives the worker's thread a task and waits. While waiting, the caller judges the calls into the storage
+//    and calls `interrupted`.
+// 2. A call exceeds its deadline: the save is given up. SaveFence decides whether the save may still be committed: only
+//    if the rename of `.metadata` has begun. Then the thread is abandoned.
+// 3. The caller closes the gate of the sources: pending copies out of the caller's tensors are waited for, and no
+//    other copy begins. Therefore the tensors may be freed when the save returns. The hanging thread reads only
 //    buffers of the worker.
-// 6. When the hanging call returns, the thread ends its task early, withdraws the files that were not committed, and
-//    ends.
+// 4. When the hanging call returns, the thread withdraws the files that were not committed, and ends.
 #include "save/save_worker.h"
 
 #include <algorithm>
-#include <condition_variable>
-#include <mutex>
 
 #include "commit/progress_tracker.h"
 #include "core/attempt.h"
-#include "os/start_thread.h"
 #include "storage/operation_watch.h"
 #include "storage/watched_storage.h"
 
@@ -24,7 +22,6 @@ namespace {
 
 using GivenUp = commit::SaveFence::GivenUp;
 
-constexpr std::chrono::milliseconds kPollInterval{20};
 // After an interruption a pending call has kCallGrace to return; then the save is given up. A sync has kSyncGrace,
 // because a sync of ten seconds is normal, and a save that is given up during a sync leaves files behind that it could
 // have withdrawn.
@@ -59,69 +56,16 @@ void WorkerState::drop() {
   storage.reset();
 }
 
-// The state that the caller and the worker's thread share.
-struct SaveWorker::SharedState {
-  // Shared with the storage and its files.
-  std::shared_ptr<storage::OperationWatch> operations = std::make_shared<storage::OperationWatch>();
-  WorkerState state;
-
-  std::mutex mutex;
-  std::condition_variable changed;
-  Task task;  // null when done
-  bool closed = false;
-
-  // The worker's thread ends when it has no task.
-  void close() {
-    const std::lock_guard lock(mutex);
-    closed = true;
-    changed.notify_all();
-  }
-};
-
 SaveWorker::SaveWorker(const SaveDeadlines& deadlines)
-    : deadlines_(deadlines), owned_(new Owned{std::make_shared<SharedState>(), {}}) {}
+    : deadlines_(deadlines), thread_("for a save", [state = state_] { state->drop(); }) {}  // (4)
 
-SaveWorker::~SaveWorker() {
-  if (is_of_a_fork()) {
-    (void)owned_.release();
-    return;
-  }
-  leave();
-}
-
-const std::shared_ptr<storage::OperationWatch>& SaveWorker::operations() { return shared().operations; }
-
-void SaveWorker::work(SharedState& shared) {
-  std::unique_lock lock(shared.mutex);
-  while (true) {
-    shared.changed.wait(lock, [&shared] { return shared.task || shared.closed; });
-    if (!shared.task) return;
-    lock.unlock();
-    shared.task(shared.state);
-    lock.lock();
-    shared.task = nullptr;
-    shared.changed.notify_all();
-  }
-}
-
-Result<void> SaveWorker::start() {
-  const auto body = [shared = owned_->shared] {
-    work(*shared);
-    shared->state.drop();  // (6)
-  };
-  CAIRN_TRY_ASSIGN(owned_->thread, os::start_thread<std::thread>("for a save", body));
-  return {};
-}
+SaveWorker::~SaveWorker() { leave(); }
 
 Result<void> SaveWorker::open(const SaveDirectory& directory) {
-  return run("opening the directory",
-             [directory, operations = shared().operations](WorkerState& state) -> Result<void> {
-               const storage::OperationWatch::Call call(*operations, storage::OperationKind::kNames, "opening",
-                                                        directory.name);
-               CAIRN_TRY_ASSIGN(std::unique_ptr<storage::Storage> opened, directory.open());
-               state.storage = std::make_unique<storage::WatchedStorage>(std::move(opened), operations);
-               return {};
-             });
+  return run("opening the directory", [directory, watch = thread_.watch()](WorkerState& state) -> Result<void> {
+    CAIRN_TRY_ASSIGN(state.storage, storage::open_watched(directory.open, watch, directory.name));
+    return {};
+  });
 }
 
 Result<commit::SaveTicket> SaveWorker::claim(const commit::SaveIdentity& identity,
@@ -145,16 +89,32 @@ Result<commit::SaveTicket> SaveWorker::carry_out_claim(ClaimTask work) {
 }
 
 Result<std::vector<WrittenFile>> SaveWorker::write(std::unique_ptr<RankWriter> writer, const SaveOptions& options) {
-  // Only the calling thread may call options.interrupted: the write watches `cancelled` instead.
+  has_written_ = true;
+  // Only the calling thread may call options.interrupted: the write looks at the stop flag instead.
   data_file::WriteOptions write_options{options.durability, options.thread_count, options.direct_io};
-  return run(
-      "writing the files of this rank",
-      [writer = std::move(writer), write_options](WorkerState& state) mutable -> Result<std::vector<WrittenFile>> {
-        write_options.interrupted = [&state] { return state.cancelled.load(); };
-        write_options.sources = &state.sources;
-        state.writer = std::move(writer);
-        return state.writer->write(*state.storage, write_options);
-      });
+  return run("writing the files of this rank",
+             [writer = std::move(writer), write_options,
+              watch = thread_.watch()](WorkerState& state) mutable -> Result<std::vector<WrittenFile>> {
+               write_options.interrupted = [&watch] { return watch->stop.is_set(); };
+               write_options.sources = &state.sources;
+               state.writer = std::move(writer);
+               return state.writer->write(*state.storage, write_options);
+             });
+}
+
+Result<void> SaveWorker::expect(std::vector<std::string> names) {
+  return run("claiming the directory", [names = std::move(names)](WorkerState& state) mutable -> Result<void> {
+    state.transaction->expect(std::move(names));
+    return {};
+  });
+}
+
+Result<void> SaveWorker::with_files(std::string_view phase, void (commit::RankFiles::*act)()) {
+  if (!has_written_) return {};
+  return run(phase, [act](WorkerState& state) -> Result<void> {
+    if (state.writer) (state.writer->files().*act)();
+    return {};
+  });
 }
 
 Result<commit::CommitReport> SaveWorker::commit(std::string pickle, manifest::CommitRecord record,
@@ -202,74 +162,53 @@ Result<commit::CommitReport> SaveWorker::carry_out_commit(CommitTask work, std::
                                        "directory");
 }
 
-std::optional<Error> SaveWorker::carry_out(Task task, std::string_view phase) {
-  if (is_of_a_fork()) return of_a_fork();
+std::optional<Error> SaveWorker::carry_out(storage::WatchedThread::Task task, std::string_view phase) {
+  if (thread_.is_of_a_fork()) return of_a_fork();
   if (reason_) return *reason_;
-  if (!owned_->thread.joinable()) {
-    if (auto started = start(); !started) return std::move(started).error();
+  if (auto posted = thread_.post(std::move(task)); !posted) return std::move(posted).error();  // (1)
+  std::optional<Error> reason;
+  try {
+    reason = thread_.wait([this] { return judge(); });
+  } catch (...) {  // of `interrupted`
+    give_up(Error(ErrorCode::kCancelled, "an exception of the caller's function has ended the save"));
+    throw;
   }
-  shared().operations->tick(Clock::now());  // the time before the task must not count for a call
-  std::unique_lock lock(shared().mutex);
-  shared().task = std::move(task);  // (1)
-  shared().changed.notify_all();
-  const auto is_done = [this] { return shared().task == nullptr; };
-  while (!shared().changed.wait_for(lock, kPollInterval, is_done)) {  // (2)
-    lock.unlock();
-    std::optional<Error> reason;
-    try {
-      reason = judge();
-    } catch (...) {  // of `interrupted`
-      give_up(Error(ErrorCode::kCancelled, "an exception of the caller's function has ended the save"));
-      throw;
-    }
-    lock.lock();
-    if (!reason || is_done()) continue;
-    lock.unlock();
-    give_up(std::move(*reason).while_doing(phase));
-    return *reason_;
-  }
-  return std::nullopt;
+  if (reason) give_up(std::move(*reason).while_doing(phase));
+  return reason_;
 }
 
 std::optional<Error> SaveWorker::judge() {
-  const storage::OperationWatch& operations = *shared().operations;
-  shared().operations->tick(Clock::now());
-  const bool interrupted = interrupted_ && interrupted_();  // called again after true: may throw then
-  if (interrupted && !interrupted_at_) {
-    interrupted_at_ = Clock::now();
-    shared().state.cancelled = true;
-  }
-  if (const auto overdue = operations.overdue(deadlines_)) return storage::stall(*overdue, deadlines_);
-  if (!interrupted_at_) return std::nullopt;
-  const auto hanging = operations.overdue(shortened(deadlines_, Clock::now() - *interrupted_at_));
+  if (interrupted_ && interrupted_()) thread_.interrupt();  // called again after true: may throw then
+  if (auto stall = thread_.overdue(deadlines_)) return stall;
+  const auto waited = thread_.interrupted_for();
+  if (!waited) return std::nullopt;
+  const auto hanging = operations()->overdue(shortened(deadlines_, *waited));
   if (!hanging) return std::nullopt;
   return Error(ErrorCode::kCancelled, "interrupted by the caller, while " + hanging->what + " has not returned");
 }
 
 void SaveWorker::give_up(const Error& reason) {
-  reason_ = reason;  // (3)
-  owned_->thread.detach();
-  given_up_ = shared().state.fence.give_up();  // (4)
-  shared().state.cancelled = true;
-  shared().close();
-  shared().state.sources.close();  // (5)
+  reason_ = reason;
+  given_up_ = state_->fence.give_up();  // (2)
+  thread_.abandon();
+  state_->sources.close();  // (3)
 }
 
 void SaveWorker::finish() {
-  if (is_of_a_fork() || !owned_->thread.joinable()) return;
+  if (thread_.is_of_a_fork() || !thread_.is_running()) return;
   const auto dropped = run("withdrawing what the save has written", [](WorkerState& state) -> Result<void> {
     state.drop();
     return {};
   });
-  if (!dropped) return;  // the storage hangs again: the detached thread withdraws the files later
-  shared().close();
-  owned_->thread.join();
+  if (!dropped) return;  // the storage hangs again: the abandoned thread withdraws the files later
+  thread_.join();
   if (!reason_) reason_ = Error(ErrorCode::kInternal, "the save has ended");
 }
 
 void SaveWorker::leave() {
+  if (thread_.is_of_a_fork()) return;
   interrupted_ = nullptr;
-  if (!interrupted_at_) interrupted_at_ = Clock::now();
+  thread_.interrupt();
   finish();
 }
 

@@ -1,8 +1,8 @@
 // SaveWorker: makes the storage calls of a synchronous save, on a separate thread.
 //
-// Cairn can't cancel a call that hangs in the kernel. Therefore the saving thread makes no storage calls: it gives
-// tasks to the worker's thread, one at a time, and waits for each task. If a call exceeds its deadline, the save is
-// given up and the worker's thread is detached. The steps stand at the top of save_worker.cc.
+// The saving thread makes no storage calls: it gives tasks to the worker's thread, one at a time, and waits for each
+// task. If a call exceeds its deadline, the save is given up and the worker's thread is abandoned. The steps stand at
+// the top of storage/watched_thread.h and of save_worker.cc.
 //
 // Threads: one at a time. In a forked child the worker has no thread: every task fails with kUnavailable, and the
 // destructor neither waits nor calls the storage.
@@ -10,18 +10,13 @@
 
 #include <cairn/checkpoint.h>
 #include <cairn/result.h>
-#include <sys/types.h>
-#include <unistd.h>
+#include <cairn/save.h>
 
-#include <atomic>
-#include <chrono>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -32,8 +27,8 @@
 #include "commit/save_transaction.h"
 #include "os/gate.h"
 #include "save/rank_writer.h"
-#include "storage/operation_watch.h"
 #include "storage/storage.h"
+#include "storage/watched_thread.h"
 
 namespace cairn::checkpointer {
 
@@ -44,12 +39,10 @@ struct SaveDirectory {
   std::function<Result<std::unique_ptr<storage::Storage>>()> open;
 };
 
-// The state of the tasks. Only the worker's thread uses and destroys the state, except the first three members, which
-// are thread-safe.
+// The state of the tasks. Only the worker's thread uses the state, except the first two members, which are thread-safe.
 struct WorkerState {
   commit::SaveFence fence;
-  os::Gate sources;  // open while the caller's tensors may be read
-  std::atomic<bool> cancelled{false};
+  os::Gate sources;                                      // open while the caller's tensors may be read
   std::unique_ptr<storage::Storage> storage;             // outlives `transaction` and `writer`
   std::unique_ptr<commit::SaveTransaction> transaction;  // null except at the coordinator
   std::unique_ptr<RankWriter> writer;
@@ -77,12 +70,20 @@ class SaveWorker {
 
   // The tasks of a save, in this order.
   Result<void> open(const SaveDirectory& directory);
-  // At the coordinator only. If the save fails, the transaction withdraws the files that it expects.
+  // At the coordinator only. If the save fails, the transaction withdraws the files that expect() names.
   Result<commit::SaveTicket> claim(const commit::SaveIdentity& identity, const commit::ClaimOptions& options);
   Result<commit::SaveTicket> claim_model(const commit::SaveIdentity& identity,
                                          const commit::ModelClaimOptions& options);
+  // After the claim, before a rank can publish a file: the final names of the files of all ranks.
+  Result<void> expect(std::vector<std::string> names);
   // Uses of `options` the durability and the settings that affect only speed.
   Result<std::vector<WrittenFile>> write(std::unique_ptr<RankWriter> writer, const SaveOptions& options);
+  // As in RankFiles. Without a preceding write() the functions do nothing.
+  Result<void> hand_over_files() { return with_files("handing over its files", &commit::RankFiles::hand_over); }
+  Result<void> withdraw_files() { return with_files("withdrawing its files", &commit::RankFiles::withdraw); }
+  Result<void> remove_own_folder() {
+    return with_files("removing its private folder", &commit::RankFiles::remove_own_folder);
+  }
   // At the coordinator only. If the storage hangs after the commit was synced, the save has succeeded, with a warning.
   // An exception of `interrupted` is rethrown only if the save is not committed and never will be. Otherwise commit()
   // drops the exception, and returns the warning or the error that the outcome is unknown.
@@ -94,54 +95,32 @@ class SaveWorker {
   // Withdraws the files that were not committed, unless the storage hangs meanwhile, and ends the thread. A second call
   // does nothing.
   void finish();
-  // As finish(), but does not call `interrupted`, and waits for a hanging call only as long as after an interruption. A
-  // detached thread withdraws the files when its call returns.
+  // As finish(), but does not call `interrupted`, and waits for a hanging call only as long as after an interruption.
+  // An abandoned thread withdraws the files when its call returns.
   void leave();
+  // After a success leave(): an exception of `interrupted` would hide the commit. After a failure finish(), which
+  // withdraws the files before the caller gets the error.
+  void end(bool has_succeeded) { has_succeeded ? leave() : finish(); }
 
   // Runs a task on the worker's thread: returns the Result of `work(WorkerState&)`, and rethrows an exception of
   // `work`. If the save is given up before the task has ended, run() returns the reason; `phase` names the step in the
-  // text
-  // ("while ..."). Then `work` may run for ever: `work` owns all data that it uses, except the tensors, which it reads
-  // only with a pass of `sources`.
+  // text ("while ..."). Then `work` may run for ever: `work` owns all data that it uses, except the tensors, which it
+  // reads only with a pass of `sources`.
   template <typename Work>
   auto run(std::string_view phase, Work work) -> std::invoke_result_t<Work, WorkerState&> {
-    struct Call {
-      Work work;
-      std::optional<std::invoke_result_t<Work, WorkerState&>> result = {};
-      std::exception_ptr exception = {};
-    };
-    const auto call = std::make_shared<Call>(Call{std::move(work)});  // shared with the worker's thread
-    const auto task = [call](WorkerState& state) {
-      try {
-        call->result.emplace(call->work(state));
-      } catch (...) {
-        call->exception = std::current_exception();
-      }
-    };
-    if (std::optional<Error> reason = carry_out(task, phase)) return *std::move(reason);
-    if (call->exception) std::rethrow_exception(call->exception);
-    return *std::move(call->result);
+    return storage::outcome_of(
+        [state = state_, work = std::move(work)]() mutable { return work(*state); },
+        [this, phase](storage::WatchedThread::Task task) { return carry_out(std::move(task), phase); });
   }
 
   bool has_given_up() const { return given_up_.has_value(); }
 
-  // The watch over the calls into the storage. For tasks that call a further storage: the calls get the deadlines.
-  const std::shared_ptr<storage::OperationWatch>& operations();
+  // The watch over the calls into the storage. For tasks that call another storage: the calls get the deadlines.
+  const std::shared_ptr<storage::OperationWatch>& operations() const { return thread_.watch()->operations; }
 
  private:
-  using Clock = std::chrono::steady_clock;
-  using Task = std::function<void(WorkerState&)>;
-  struct SharedState;
-  // A forked child must not destroy these members: the thread does not exist in the child, and may have held the mutex.
-  struct Owned {
-    std::shared_ptr<SharedState> shared;  // shared with the thread
-    std::thread thread;                   // joinable from the first task until the end
-  };
-  bool is_of_a_fork() const { return getpid() != process_; }
-  SharedState& shared() { return *owned_->shared; }
-  static void work(SharedState& shared);
-  Result<void> start();
-  std::optional<Error> carry_out(Task task, std::string_view phase);
+  Result<void> with_files(std::string_view phase, void (commit::RankFiles::*act)());
+  std::optional<Error> carry_out(storage::WatchedThread::Task task, std::string_view phase);
   using ClaimTask = std::function<Result<std::unique_ptr<commit::SaveTransaction>>(WorkerState&)>;
   using CommitTask = std::function<Result<commit::CommitReport>(commit::SaveTransaction&)>;
   Result<commit::SaveTicket> carry_out_claim(ClaimTask work);
@@ -151,11 +130,12 @@ class SaveWorker {
 
   SaveDeadlines deadlines_;
   std::function<bool()> interrupted_;
-  std::optional<Clock::time_point> interrupted_at_;
-  pid_t process_ = getpid();
-  std::unique_ptr<Owned> owned_;
+  // Shared with the thread, also through its `at_end`: the caller never destroys what a task uses.
+  std::shared_ptr<WorkerState> state_ = std::make_shared<WorkerState>();
+  storage::WatchedThread thread_;
   std::optional<commit::SaveFence::GivenUp> given_up_;
   bool may_have_committed_ = false;
+  bool has_written_ = false;     // write() was called
   std::optional<Error> reason_;  // the error of all later tasks
 };
 

@@ -1,8 +1,8 @@
 // AssignedItem: an item that a rank writes in a save.
 #pragma once
 
-#include <cairn/box.h>
 #include <cairn/result.h>
+#include <cairn/tensor.h>
 
 #include <cstdint>
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace cairn::save_plan {
 
-// `index` into the rank's items, and the part of the tensor if further ranks write the rest.
+// `index` into the rank's items, and the part of the tensor if other ranks write the rest.
 struct AssignedItem {
   std::uint32_t index = 0;
   // In the coordinates of the whole tensor; null: the whole item, as nearly always. The coordinator of a large job has

@@ -14,7 +14,7 @@ namespace cairn::save_plan {
 
 class CatalogBuilder {
  public:
-  // The next items are those of a further rank, whose keys may be in the order of the rank before.
+  // The next items are those of another rank, whose keys may be in the order of the rank before.
   void begin_rank() { numbers_.begin_rank(); }
   // Adds an item and its location. Returns whether the item is the first with its key. Items of one tensor agree on
   // dtype and shape. The memory of `item.fqn` outlives the builder.

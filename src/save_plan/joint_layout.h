@@ -27,7 +27,7 @@ struct PlannedSave {
 };
 Result<PlannedSave> plan_together(std::vector<std::string> local_plans, bool dedup_to_lowest_rank);
 
-// The further attributes of the pickled Metadata object `metadata_attributes` (SaveOptions).
+// The extra attributes of the pickled Metadata object `metadata_attributes` (SaveOptions).
 Result<std::vector<std::pair<std::string, Value>>> extra_attributes_of(std::string_view metadata_attributes);
 
 struct RankLayout {
@@ -37,12 +37,12 @@ struct RankLayout {
 
 struct JointLayout {
   std::vector<RankLayout> ranks;
-  // The files have no names yet: those of rank 0 first, then of rank 1, ... The version and the further attributes of
+  // The files have no names yet: those of rank 0 first, then of rank 1, ... The version and the extra attributes of
   // the metadata are set.
   Catalog catalog;
 };
 
-// The catalog has the further attributes of the pickled Metadata object `metadata_attributes` (SaveOptions). Frees what
+// The catalog has the extra attributes of the pickled Metadata object `metadata_attributes` (SaveOptions). Frees what
 // it has read: at 16,384 ranks the plans have gigabytes.
 Result<JointLayout> lay_out_together(PlannedSave planned, std::string_view metadata_attributes);
 

@@ -48,7 +48,7 @@ std::string encode_digested_plan(std::span<const data_file::ItemSource> items, b
 Result<DigestedPlan> read_digested_plan(std::string_view message);
 
 struct CommonItems {
-  // Many: more than an eighth of all items. A plan of all items then costs less than the further messages.
+  // Many: more than an eighth of all items. A plan of all items then costs less than the added messages.
   enum class Count : std::uint8_t { kNone, kFew, kMany };
   Count count = Count::kNone;
   std::vector<std::vector<std::uint32_t>> ranks;  // with kFew: the indices of each rank's common items, ascending

@@ -2,8 +2,7 @@
 //
 // 1. The thread takes an arena of the pool, unless a save has taken one before.
 // 2. The thread makes the pages present, a small piece at a time, at low priority. It ends early when a save asks for
-// an
-//    arena, or when the limits leave too little room. The pages so far stay in the arena.
+//    an arena, or when the limits leave too little room. The pages so far stay in the arena.
 // 3. The arena returns to the pool. The first save takes it, and allocates only what is missing.
 // 4. Until then the thread looks at the limits at intervals. When little room is left, or after `idle_max`, the thread
 //    frees the memory.

@@ -1,7 +1,7 @@
 // CopyItem: one item to be copied into an arena, and the layout of its bytes in memory.
 #pragma once
 
-#include <cairn/state_dict.h>
+#include <cairn/tensor.h>
 
 #include <cstddef>
 #include <cstdint>

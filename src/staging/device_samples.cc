@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t kStratum = std::uint64_t{1} << 20;
 constexpr std::uint64_t kLength = 32;
-// The most pieces of work on a stream: a full stream of about a thousand blocks the caller. Further tensors have a
+// The most pieces of work on a stream: a full stream of about a thousand blocks the caller. Other tensors have a
 // single sample in a batch of copies, or none if the driver has no batches.
 constexpr std::size_t kQueuedMax = 256;
 

@@ -3,8 +3,8 @@
 // Thread-safe.
 #pragma once
 
-#include <cairn/device.h>
 #include <cairn/result.h>
+#include <cairn/tensor.h>
 
 #include <chrono>
 #include <condition_variable>

@@ -10,8 +10,8 @@
 // Thread-safe.
 #pragma once
 
-#include <cairn/error.h>
-#include <cairn/save_deadlines.h>
+#include <cairn/options.h>
+#include <cairn/result.h>
 
 #include <chrono>
 #include <cstdint>

@@ -5,7 +5,7 @@
 // unavailable_if_stale().
 #pragma once
 
-#include <cairn/error.h>
+#include <cairn/result.h>
 
 #include <cerrno>
 #include <utility>

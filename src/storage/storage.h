@@ -5,7 +5,7 @@
 // a name.
 #pragma once
 
-#include <cairn/durability.h>
+#include <cairn/options.h>
 #include <cairn/result.h>
 
 #include <cstddef>
@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "core/byte_source.h"
+#include "os/parallel.h"
 
 namespace cairn::storage {
 
@@ -94,6 +95,8 @@ class Storage {
   // another process or thread holds the lock and the directory has not changed for some minutes, or if a single holder
   // keeps the lock for an hour.
   virtual Result<std::unique_ptr<StorageLock>> lock() = 0;
+  // From now on lock() fails with kCancelled if it waits for another holder while `stop` is set.
+  virtual void set_stop(std::shared_ptr<const os::StopFlag> stop) = 0;
 
   // Makes a new folder with access for the current user only, and holds the folder. All later operations on names in
   // the folder reach the held folder, even if another user puts a different folder in its place. After a replacement,

@@ -179,4 +179,19 @@ Result<double> WatchedStorage::touched_at(std::string_view name) const {
   return storage_->touched_at(name);
 }
 
+Result<std::unique_ptr<Storage>> open_watched(const std::function<Result<std::unique_ptr<Storage>>()>& open,
+                                              const std::shared_ptr<OperationWatch>& watch, const std::string& name,
+                                              const std::filesystem::path& directory) {
+  const Call call(*watch, Kind::kNames, "opening", name);
+  CAIRN_TRY_ASSIGN(std::unique_ptr<Storage> storage, open());
+  return std::unique_ptr<Storage>(std::make_unique<WatchedStorage>(std::move(storage), watch, directory));
+}
+
+Result<std::unique_ptr<Storage>> open_watched(const std::function<Result<std::unique_ptr<Storage>>()>& open,
+                                              const std::shared_ptr<Watch>& watch, const std::string& name) {
+  CAIRN_TRY_ASSIGN(std::unique_ptr<Storage> storage, open_watched(open, watch->operations, name));
+  storage->set_stop(std::shared_ptr<const os::StopFlag>(watch, &watch->stop));
+  return storage;
+}
+
 }  // namespace cairn::storage

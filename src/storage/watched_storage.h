@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -9,6 +10,7 @@
 
 #include "storage/operation_watch.h"
 #include "storage/storage.h"
+#include "storage/watched_thread.h"
 
 namespace cairn::storage {
 
@@ -21,6 +23,7 @@ class WatchedStorage final : public Storage {
       : storage_(std::move(storage)), watch_(std::move(watch)), directory_(std::move(directory)) {}
 
   Result<std::unique_ptr<StorageLock>> lock() override;
+  void set_stop(std::shared_ptr<const os::StopFlag> stop) override { storage_->set_stop(std::move(stop)); }
   Result<void> make_folder(std::string_view name) override;
   Result<void> join_folder(std::string_view name) override;
   Result<void> remove_folder(std::string_view name) override;
@@ -43,5 +46,13 @@ class WatchedStorage final : public Storage {
   std::shared_ptr<OperationWatch> watch_;
   std::filesystem::path directory_;
 };
+
+// Opens a storage by `open`, which counts as a call into the directory `name`. `directory`: as in WatchedStorage.
+Result<std::unique_ptr<Storage>> open_watched(const std::function<Result<std::unique_ptr<Storage>>()>& open,
+                                              const std::shared_ptr<OperationWatch>& watch, const std::string& name,
+                                              const std::filesystem::path& directory = {});
+// As above, by a watched thread: its stop flag ends the waits for the lock of the directory.
+Result<std::unique_ptr<Storage>> open_watched(const std::function<Result<std::unique_ptr<Storage>>()>& open,
+                                              const std::shared_ptr<Watch>& watch, const std::string& name);
 
 }  // namespace cairn::storage

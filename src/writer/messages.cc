@@ -153,7 +153,7 @@ Result<HelloMessage> decode_hello(std::string_view bytes) {
   CAIRN_TRY_ASSIGN(message.protocol_version, reader.varint());
   CAIRN_TRY_ASSIGN(message.cairn_version, reader.counted_text());
   // The remaining fields belong to the sender's protocol version. The answer to another version reports the mismatch,
-  // and needs no further fields.
+  // and needs no other fields.
   if (message.protocol_version != kProtocolVersion) return message;
   CAIRN_TRY_ASSIGN(const std::uint64_t trainer, read_at_most(reader, INT32_MAX, "a process id beyond 2^31"));
   message.trainer = static_cast<std::int64_t>(trainer);

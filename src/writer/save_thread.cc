@@ -1,6 +1,6 @@
 #include "writer/save_thread.h"
 
-#include <cairn/error.h>
+#include <cairn/result.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,7 +11,6 @@
 #include "core/checked.h"
 #include "os/call_within.h"
 #include "os/page_buffer.h"
-#include "os/start_thread.h"
 #include "storage/open_directory.h"
 #include "storage/watched_storage.h"
 
@@ -73,13 +72,9 @@ Result<std::shared_ptr<SaveThread>> SaveThread::start(CommitOrder& order, SaveWr
   // Otherwise the writer joins the thread before dropping the save.
   const std::shared_ptr<SaveThread> save(
       new SaveThread(order, std::move(ended), std::move(lower_priority), std::move(open)));
-  CAIRN_TRY_ASSIGN(save->thread_, os::start_thread<std::thread>("for a save", [save] { save->run(); }));
+  CAIRN_TRY(save->thread_.post([save] { save->run(); }));
+  save->thread_.close();  // the only task
   return save;
-}
-
-SaveThread::~SaveThread() {
-  // The thread itself may be the last owner.
-  if (thread_.joinable()) thread_.detach();
 }
 
 bool SaveThread::has_ended() const {
@@ -88,13 +83,11 @@ bool SaveThread::has_ended() const {
 }
 
 void SaveThread::join() {
-  std::thread thread;
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return ended_; });
-    thread = std::move(thread_);
   }
-  if (thread.joinable()) thread.join();
+  thread_.join();
 }
 
 bool SaveThread::post(std::function<void()> task) {
@@ -165,14 +158,14 @@ void SaveThread::abandon(const Error& reason) {
 }
 
 void SaveThread::cancel(const Error& reason) {
-  cancelled_ = true;
+  thread_.interrupt();
   abandon(reason);
 }
 
 commit::ProgressReport SaveThread::progress() const {
   const std::lock_guard lock(mutex_);
   if (!report_end_ || last_progress_.phase == Phase::kEnded) return last_progress_;
-  if (!rank_save_) return {Phase::kStaging, 0, 0, operations_->oldest()};
+  if (!rank_save_) return {Phase::kStaging, 0, 0, thread_.watch()->operations->oldest()};
   commit::ProgressReport report = rank_save_->progress();
   const bool is_staging = report.phase == Phase::kWriting && !staged_;
   if (is_staging) report.phase = Phase::kStaging;
@@ -185,8 +178,7 @@ void SaveThread::judge() {
     const std::lock_guard lock(mutex_);
     deadlines = deadlines_;
   }
-  const std::optional<storage::PendingOperation> overdue = operations_->overdue(deadlines);
-  if (overdue) give_up(storage::stall(*overdue, deadlines));
+  if (const auto stall = thread_.overdue(deadlines)) give_up(*stall);
 }
 
 void SaveThread::give_up(const Error& stall) {
@@ -207,13 +199,12 @@ void SaveThread::give_up(const Error& stall) {
     if (rank_save_) last_progress_ = rank_save_->progress();
     last_progress_.phase = Phase::kEnded;
     last_progress_.pending.reset();
-    cancelled_ = true;
+    thread_.abandon();
     if (!abandoned_) abandoned_ = reason;
     changed_.notify_all();
     if (const auto arena = arena_.lock()) arena->note_stuck();
     if (turn_ && how == GivenUp::kUnknown) turn_->note_stuck();
     if (turn_ && how != GivenUp::kUnknown) turn_->leave();
-    if (thread_.joinable()) thread_.detach();
     place = place_;
   }
   if (place && place->ranks.count > 1) {
@@ -300,16 +291,14 @@ void SaveThread::run() {
 
 Result<std::unique_ptr<storage::Storage>> SaveThread::open_watched(const std::string& directory, bool make,
                                                                    mode_t umask) {
-  const storage::OperationWatch::Call call(*operations_, storage::OperationKind::kNames, "opening", directory);
-  CAIRN_TRY_ASSIGN(std::unique_ptr<storage::Storage> storage, open_directory_(directory, make, umask));
-  return std::unique_ptr<storage::Storage>(std::make_unique<storage::WatchedStorage>(std::move(storage), operations_));
+  return storage::open_watched([&] { return open_directory_(directory, make, umask); }, thread_.watch(), directory);
 }
 
 Result<commit::SaveTicket> SaveThread::do_claim(const ClaimRequest& request) {
   if (rank_save_) return out_of_order("claim sent twice");
   CAIRN_TRY_ASSIGN(auto storage, open_watched(request.directory, true, request.umask));
-  CAIRN_TRY_ASSIGN(auto rank_save,
-                   RankSave::claim(std::move(storage), request.identity, request.rank, request.options, operations_));
+  CAIRN_TRY_ASSIGN(auto rank_save, RankSave::claim(std::move(storage), request.identity, request.rank, request.options,
+                                                   thread_.watch()->operations));
   const commit::SaveTicket ticket = rank_save->ticket();
   set_rank_save(std::move(rank_save));
   begin_by_ = Clock::now() + std::min<std::chrono::milliseconds>(request.deadlines.progress, os::kCallLimitMax);
@@ -330,7 +319,7 @@ Result<void> SaveThread::do_begin(SaveRequest request) {
   // Join first: the other ranks then learn of every failure from here on.
   if (!claimed) {
     CAIRN_TRY_ASSIGN(auto storage, open_watched(request.directory, false, request.umask));
-    set_rank_save(RankSave::join(std::move(storage), request.ticket, operations_));
+    set_rank_save(RankSave::join(std::move(storage), request.ticket, thread_.watch()->operations));
   }
   {
     const std::lock_guard lock(mutex_);
@@ -407,7 +396,7 @@ Result<commit::RankSaveReport> SaveThread::finish() {
   options.write.direct_io = request_->direct_io;
   options.write.interrupted = [this] {
     lower_priority_unless_trainer_waits();
-    return cancelled_.load();
+    return thread_.is_stopped();
   };
   std::optional<commit::CommitRequest> commit_request;
   if (const auto& commit_plan = request_->layout->commit_plan) {
@@ -419,8 +408,13 @@ Result<commit::RankSaveReport> SaveThread::finish() {
     const std::lock_guard lock(mutex_);
     turn = turn_;
   }
-  return rank_save_->finish(std::move(files_), commit_request, options,
-                            [this, turn] { return turn->wait([this] { return cancelled_.load(); }); });
+  Result<commit::RankSaveReport> report = rank_save_->finish(std::move(files_), commit_request, options, [this, turn] {
+    return turn->wait([this] { return thread_.is_stopped(); });
+  });
+  const std::lock_guard lock(mutex_);
+  // The caller gave a reason for the interruption.
+  if (!report && report.error().code() == ErrorCode::kCancelled && abandoned_) return *abandoned_;
+  return report;
 }
 
 }  // namespace cairn::writer

@@ -1,16 +1,15 @@
 // SaveThread: carries a save out on a thread of its own, from the claim to the end. Writes staged bytes while the
 // trainer copies the rest.
 //
-// Thread-safe. The thread carries out requests in the order of the calls; signals are blocked in the thread. The owner
-// calls judge() several times a second from another thread: a save whose storage hangs is given up. Then `ended` is
-// called at once, and the hung thread keeps everything that the thread uses. The arena is free once `ended` has
-// returned. The owner keeps the save until the save has ended or was given up, and joins the thread before dropping the
-// save.
+// Thread-safe. The thread carries out requests in the order of the calls; the thread is a WatchedThread with one task,
+// as long as the save (storage/watched_thread.h). The owner calls judge() several times a second from another thread: a
+// save whose storage hangs is given up. Then `ended` is called at once, and the hung thread keeps everything that the
+// thread uses. The arena is free once `ended` has returned. The owner keeps the save until the save has ended or was
+// given up, and joins the thread before dropping the save.
 #pragma once
 
 #include <sys/types.h>
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -19,12 +18,11 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "commit/save_fence.h"
 #include "data_file/file_image.h"
-#include "storage/operation_watch.h"
+#include "storage/watched_thread.h"
 #include "writer/commit_order.h"
 #include "writer/save_writer.h"
 
@@ -47,9 +45,6 @@ class SaveThread {
   static Result<std::shared_ptr<SaveThread>> start(CommitOrder& order, SaveWriter::Ended ended,
                                                    std::function<void()> lower_priority,
                                                    OpenDirectory open = open_or_make_directory);
-  ~SaveThread();
-  SaveThread(const SaveThread&) = delete;
-  SaveThread& operator=(const SaveThread&) = delete;
 
   // As in WriterSave. After the save's end, `claimed` gets an error at once.
   void claim(ClaimRequest request, Claimed claimed);
@@ -63,9 +58,9 @@ class SaveThread {
   void cancel(const Error& reason);
 
   // Advances the age of pending calls into the storage; see storage/operation_watch.h.
-  void tick(Clock::time_point now) { operations_->tick(now); }
-  // Gives the save up if a call into the storage has exceeded the deadline. Reports the failure to the remaining ranks,
-  // as far as the storage responds within a second.
+  void tick(Clock::time_point now) { thread_.tick(now); }
+  // As tick(), and gives the save up if a call into the storage has exceeded the deadline. Reports the failure to the
+  // remaining ranks, as far as the storage responds within a second.
   void judge();
 
   commit::ProgressReport progress() const;
@@ -109,8 +104,6 @@ class SaveThread {
   OpenDirectory open_directory_;
   SaveWriter::Ended report_end_;  // empty once the function is being called
   std::function<void()> lower_priority_;
-  // Shared with the storage and its files.
-  std::shared_ptr<storage::OperationWatch> operations_ = std::make_shared<storage::OperationWatch>();
   commit::SaveFence fence_;
 
   mutable std::mutex mutex_;
@@ -129,7 +122,6 @@ class SaveThread {
   std::shared_ptr<CommitOrder::Turn> turn_;      // shared with the thread while the thread waits
   std::unique_ptr<commit::RankSave> rank_save_;  // used only by the thread, except for progress()
   commit::ProgressReport last_progress_;
-  std::atomic<bool> cancelled_{false};
 
   // Used only by the thread.
   std::optional<Clock::time_point> begin_by_;  // set once the save has claimed
@@ -137,7 +129,7 @@ class SaveThread {
   std::deque<data_file::FileImage> images_;
   std::vector<data_file::ImageFile> files_;
 
-  std::thread thread_;  // not joinable once the save was given up
+  storage::WatchedThread thread_{"for a save"};  // the task shares this object
 };
 
 }  // namespace cairn::writer

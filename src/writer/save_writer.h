@@ -4,9 +4,8 @@
 // Thread-safe; calls for one save must not overlap.
 #pragma once
 
-#include <cairn/durability.h>
+#include <cairn/options.h>
 #include <cairn/result.h>
-#include <cairn/save_deadlines.h>
 
 #include <sys/types.h>
 
@@ -81,7 +80,7 @@ class WriterSave {
   // Step 2. Does not wait for the writer. The writer joins the other ranks' writers and begins to write staged bytes; a
   // failure ends the save.
   virtual Result<void> begin(const SaveRequest& request) = 0;
-  // All bytes are staged: the save completes without further calls. Fails if the save has not begun or has ended;
+  // All bytes are staged: the save completes without more calls. Fails if the save has not begun or has ended;
   // `ended` reports the outcome.
   virtual Result<void> staged() = 0;
   // The bytes will never be staged: all ranks fail with `reason`. May be called at any time before staged(), and

@@ -302,7 +302,7 @@ void WriterServer::lose_trainer(const Error& reason) {  // (4)
 void WriterServer::begin_to_end() {  // (5)
   if (grace_ends_) return;
   grace_ends_ = Clock::now() + grace_;
-  ending_ = Error(ErrorCode::kCancelled, "the writer process received SIGTERM");
+  ending_ = Error(ErrorCode::kCancelled, "the writer process (" + std::to_string(getpid()) + ") received SIGTERM");
   for (const auto& [number, save] : saves_) save->abandon(*ending_);
 }
 

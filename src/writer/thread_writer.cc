@@ -110,10 +110,7 @@ struct ThreadWriter::State {
       }
       const std::vector<std::shared_ptr<SaveThread>> watched = threads;
       lock.unlock();  // ending a save may take time
-      for (const auto& thread : watched) {
-        thread->tick(SaveThread::Clock::now());
-        thread->judge();
-      }
+      for (const auto& thread : watched) thread->judge();
       lock.lock();
       started.wait_for(lock, stop, kJudgeInterval, [] { return false; });
     }

@@ -1,6 +1,6 @@
 // ThreadWriter: carries out saves in threads of this process.
 //
-// A save waiting for the turn to commit keeps a thread: the writer has as many threads as saves in flight. A further
+// A save waiting for the turn to commit keeps a thread: the writer has as many threads as saves in flight. Another
 // thread, which never calls the storage, watches the saves: if the storage hangs, the save is given up, and the save's
 // thread left alone. A child made by fork has none of the threads: in the child every call fails with kUnavailable, and
 // the destructor does nothing.

@@ -1,6 +1,6 @@
 #include "writer/writer_connection.h"
 
-#include <cairn/metadata_name.h>
+#include <cairn/catalog.h>
 #include <cairn/version.h>
 #include <poll.h>
 #include <signal.h>

@@ -14,34 +14,31 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from torch.distributed.checkpoint.filesystem import FileSystemWriter as StockWriter
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.staging import BlockingAsyncStager as StockBlockingStager
 
+from cairn._async import pending_saves, preparation, queued_saves
+from cairn._async.async_saver import DefaultSavers, Observer
+from cairn._async.pending_saves import Follower, PendingSave, SaveFuture
+from cairn._calls.arguments import Call
 from cairn._calls.save import save_now
-from cairn._directory.location import local_directory
-from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
-from cairn._mirror.torch_floor import AsyncCheckpointerType, AsyncSaveResponse, StagingOptions
-from cairn._mirror.torch_floor import DefaultStager as StockDefaultStager
-from cairn._native.hooks import hooks_of, name_of, why_not_native
-from cairn._native.models import writes_model
-from cairn._native.planners import save_planning, takes_raw_values, why_save_planner_is_foreign
-from cairn._native.storages import why_writer_is_foreign
-from cairn._pending import pending_saves, preparation, queued_saves
-from cairn._pending.async_saver import Observer
-from cairn._pending.default_savers import DefaultSavers
-from cairn._pending.pending_saves import Follower, PendingSave, SaveFuture
+from cairn._directory import local_directory
 from cairn._process import part
+from cairn._ranks.checkpoint_exceptions import as_checkpoint_exceptions
 from cairn._ranks.ranks import Ranks
 from cairn._results.driver_attributes import fill_save_planner, fill_writer
-from cairn._settings.installation import Installation
-from cairn._settings.setting_ranges import IoPriority, check_settings
-from cairn._state.described import DescribedState, states_of
-from cairn._state.state_argument import check_order
+from cairn._settings import Installation, IoPriority, check_settings
+from cairn._state.described import DescribedState, check_order, states_of
 from cairn._telemetry import dcp_records, engine_use
+from cairn._torch_names.torch_floor import AsyncCheckpointerType, AsyncSaveResponse, StagingOptions
+from cairn._torch_names.torch_floor import DefaultStager as StockDefaultStager
+from cairn._torch_protocol.hooks import hooks_of, name_of, why_not_native
+from cairn._torch_protocol.planners import save_planning, takes_raw_values, why_save_planner_is_foreign
+from cairn._torch_protocol.storages import why_writer_is_foreign, writes_model
 from cairn.errors import Error, InvalidArgument
 from cairn.filesystem import FileSystemWriter, save_options
 from cairn.staging import BlockingAsyncStager, DefaultStager
@@ -133,22 +130,16 @@ def async_save(  # noqa: PLR0913 - the signature is DCP's
     if `async_checkpointer_type` is no AsyncCheckpointerType; ``cairn.install`` can replace the type for all calls.
     """
     check_order("async_save", state_dict, checkpoint_id)
-    with dcp_records.in_call(
-        "async_save",
-        checkpoint_id=checkpoint_id,
-        storage_writer=storage_writer,
-        planner=planner,
-        process_group=process_group,
-    ):
-        call = _Call(checkpoint_id, storage_writer, planner, process_group, no_dist, use_collectives)
+    call = Call(checkpoint_id, storage_writer, planner, process_group, no_dist, use_collectives, function="async_save")
+    with dcp_records.in_call("async_save", **call.recorded("storage_writer")):
         return _begin(state_dict, call, async_checkpointer_type, async_stager)
 
 
 def _begin(
-    state_dict: dict[str, Any], call: "_Call", async_checkpointer_type: AsyncCheckpointerType, stager: Any
+    state_dict: dict[str, Any], call: Call, async_checkpointer_type: AsyncCheckpointerType, stager: Any
 ) -> SaveFuture | SaveResponse:
-    if stager is None and isinstance(call.storage_writer, AsyncStager):
-        stager = call.storage_writer
+    if stager is None and isinstance(call.storage, AsyncStager):
+        stager = call.storage
     process = _writes_in_process(async_checkpointer_type)
 
     def state() -> dict[str, Any]:  # runs where an error also reaches the remaining ranks
@@ -156,8 +147,8 @@ def _begin(
         return states_of(state_dict)
 
     foreign = why_save_planner_is_foreign(call.planner)
-    foreign = foreign or why_writer_is_foreign(call.storage_writer, call.checkpoint_id)
-    foreign = foreign or ("a thread saves a safetensors model" if writes_model(call.storage_writer) else "")
+    foreign = foreign or why_writer_is_foreign(call.storage, call.checkpoint_id)
+    foreign = foreign or ("a thread saves a safetensors model" if writes_model(call.storage) else "")
     if not foreign and (stager is None or not why_not_native(stager, _BLOCKING_HOOKS, _BLOCKING_STAGERS)):
         pending = _start(state, call, process, asynchronous_staging=False)
         with dcp_records.in_call("maybe_synchronize_staging"):
@@ -176,7 +167,6 @@ def _begin(
 def configure_async_saves(  # noqa: PLR0913 - keywords, each with a default
     *,
     generations: int = 2,
-    copy_threads: int = 0,
     deadline_seconds: float = 300.0,
     sync_deadline_seconds: float = 1800.0,
     publish_deadline_seconds: float = 600.0,
@@ -187,14 +177,22 @@ def configure_async_saves(  # noqa: PLR0913 - keywords, each with a default
     fail_at_exit: bool = False,
     heed_memory_limits: bool = True,
 ) -> None:
-    """Sets how :func:`async_save` works in this process: the options of :class:`cairn.AsyncSaver`. Waits for running
-    saves.
+    """Sets how :func:`async_save` works in this process. Waits for running saves.
 
-    The deadlines of blocking saves are set with :func:`cairn.configure_saves`.
+    The options are those of :class:`cairn.AsyncSaver`, which describes them. The reasons to set an option:
+
+    - `generations`: 1 if there is no memory for two copies of the state; more if saves follow each other quickly.
+    - `deadline_seconds`, `sync_deadline_seconds`, `publish_deadline_seconds`: less, to learn sooner that the storage
+      hangs; more, for storage whose single calls take longer. The deadlines of blocking saves are set with
+      :func:`cairn.configure_saves`.
+    - `grace_seconds`: less than the time between the scheduler's SIGTERM and its SIGKILL.
+    - `nice`, `io_priority`: if the writer slows the training down, or if the writer gets too little of the machine.
+    - `torn_snapshot_alarm`: False if the program knowingly changes tensors that are being staged.
+    - `fail_at_exit`: True if the scheduler goes by the exit status.
+    - `heed_memory_limits`: False if the machine states less available memory than it has, as with the cache of ZFS.
     """
     settings = {
         "generations": generations,
-        "copy_threads": copy_threads,
         "deadline_seconds": deadline_seconds,
         "sync_deadline_seconds": sync_deadline_seconds,
         "publish_deadline_seconds": publish_deadline_seconds,
@@ -223,17 +221,6 @@ def prepare_async_saves(
     return part(DefaultSavers).saver(process).prepare(states_of(state_dict))
 
 
-class _Call(NamedTuple):
-    """The arguments that async_save and save share."""
-
-    checkpoint_id: _PathLike | None
-    storage_writer: Any
-    planner: Any
-    process_group: Any
-    no_dist: bool
-    use_collectives: bool
-
-
 def check_type(wanted: object) -> None:
     """Raises InvalidArgument if `wanted` is no AsyncCheckpointerType."""
     if not isinstance(wanted, AsyncCheckpointerType):
@@ -251,7 +238,7 @@ def _writes_in_process(asked: AsyncCheckpointerType) -> bool:
 
 def _start(
     make_state: Callable[[], dict[str, Any]],
-    call: _Call,
+    call: Call,
     process: bool,
     *,
     asynchronous_staging: bool,
@@ -267,14 +254,14 @@ def _start(
 
         def fill(save_id: str, metadata: Metadata) -> None:
             fill_save_planner(call.planner, metadata, ranks.rank)
-            fill_writer(call.storage_writer, save_id, ranks.rank, use_collectives=call.use_collectives)
+            fill_writer(call.storage, save_id, ranks.rank, use_collectives=call.use_collectives)
 
         try:
             with Follower(_members(ranks, call)) as follower:
                 with ranks.preparing(saver.abandon if call.use_collectives else None):
                     pending_saves.raise_unretrieved()
                     planning = save_planning(call.planner)
-                    directory, options = save_options(call.checkpoint_id, call.storage_writer)
+                    directory, options = save_options(call.checkpoint_id, call.storage)
                     state = make_state()
                     described = DescribedState(
                         state,
@@ -287,10 +274,7 @@ def _start(
                     ranks.rank == 0 or not call.use_collectives,
                     directory,
                     list(state),
-                    checkpoint_id=call.checkpoint_id,
-                    storage_writer=call.storage_writer,
-                    planner=call.planner,
-                    process_group=call.process_group,
+                    **call.recorded("storage_writer"),
                 )
                 with contextlib.nullcontext() if is_staged else dcp_records.in_call("stage_state_dict"):
                     pending = saver.start(
@@ -304,20 +288,20 @@ def _start(
                         **together,
                     )
             writers = "writer process" if process else "threads"
-            engine_use.note("async_save", directory, writers + (ASYNCHRONOUS_STAGING if asynchronous_staging else ""))
+            engine_use.note(call.function, directory, writers + (ASYNCHRONOUS_STAGING if asynchronous_staging else ""))
             return pending
         except Error as error:
             pending_saves.note_report(error)
             raise
 
 
-def _members(ranks: Ranks, call: _Call) -> tuple[int, ...]:
+def _members(ranks: Ranks, call: Call) -> tuple[int, ...]:
     """Returns the ranks that make the save together; empty for a rank that saves alone."""
     return ranks.members if call.use_collectives else ()
 
 
 def _save_what_is_staged(
-    state: Callable[[], dict[str, Any]], stager: Any, call: _Call, process: bool, foreign: str
+    state: Callable[[], dict[str, Any]], stager: Any, call: Call, process: bool, foreign: str
 ) -> SaveFuture | SaveResponse:
     """Saves with a stager of the caller's own, or with a `foreign` planner or storage that the engine does not know.
 
@@ -344,13 +328,12 @@ def _save_what_is_staged(
             if not foreign and not isinstance(staged, Future):
                 pending = _start(lambda: staged, call, process, asynchronous_staging=False, is_staged=True)
             else:
-                given = call.checkpoint_id or getattr(call.storage_writer, "path", None) or ""
+                given = call.checkpoint_id or getattr(call.storage, "path", None) or ""
                 directory = str(local_directory(given) or given)
                 reason = "" if foreign else f"{name_of(type(stager))} stages asynchronously"
                 if process:
                     reason = f"threads write in place of the requested writer process{reason and ': '}{reason}"
-                arguments = call._replace(process_group=own.group)._asdict()
-                save = functools.partial(save_now, **arguments, call="async_save", reason=reason)
+                save = functools.partial(save_now, call=call._replace(process_group=own.group), reason=reason)
                 pending = queue.enqueue(own, directory, staged, follower, save)
                 pending.fails_exit = part(DefaultSavers).settings.get("fail_at_exit", False)
     if isinstance(staged, Future):

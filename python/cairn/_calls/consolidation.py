@@ -3,11 +3,11 @@
 import os
 from typing import Any
 
-from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
-from cairn._native.models import consolidated_directory
-from cairn._plugin.model_items import consolidate
+from cairn._ranks.checkpoint_exceptions import as_checkpoint_exceptions
 from cairn._ranks.ranks import Ranks
 from cairn._telemetry import engine_use
+from cairn._torch_protocol.model_items import consolidate
+from cairn._torch_protocol.storages import consolidated_directory
 
 _PathLike = str | os.PathLike[str]
 

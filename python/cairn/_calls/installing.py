@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from cairn._mirror import replacements
 from cairn._process import part
-from cairn._settings.installation import Installation
+from cairn._settings import Installation
+from cairn._torch_names import replacements
 from cairn.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def install(
     for name, value in flags.items():
         if value is not None and not isinstance(value, bool):
             raise InvalidArgument(f"{name} must be True, False or None", actual=repr(value))
+    from cairn._async import preparation
     from cairn._calls.async_save import check_type  # imports torch
-    from cairn._pending import preparation
 
     if async_checkpointer_type is not None:
         check_type(async_checkpointer_type)
@@ -99,7 +99,7 @@ def uninstall() -> None:
 def _load_subclasses() -> None:
     """Imports torch's modules whose classes must derive from torch's original classes, but which torch loads late."""
     with contextlib.suppress(ImportError):  # fsspec is optional
-        importlib.import_module(importlib.import_module("cairn._mirror.torch_floor").FSSPEC_MODULE)
+        importlib.import_module(importlib.import_module("cairn._torch_names.torch_floor").FSSPEC_MODULE)
 
 
 def _references() -> Iterator[tuple[str, dict[str, Any], str, Any]]:

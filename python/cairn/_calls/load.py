@@ -14,28 +14,20 @@ from torch.distributed.checkpoint.stateful import Stateful
 from torch.nn.parameter import is_lazy
 
 from cairn import _engine
+from cairn._async import preparation
+from cairn._calls.arguments import Call, takes_storage_second
 from cairn._calls.optimizer_entries import add_saved_entries
-from cairn._calls.second_argument import takes_storage_second
 from cairn._calls.torch_driver import load_by_protocol
-from cairn._directory.location import metadata_name
-from cairn._directory.opening import open_to_load, warn_of_damage
-from cairn._directory.restarts import restarting
-from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
-from cairn._mirror import replacements
-from cairn._native.models import MODEL_INDEX, reads_model
-from cairn._native.planners import load_planner_options, why_load_planner_is_foreign
-from cairn._native.storages import model_directory, why_reader_is_foreign
-from cairn._pending import preparation
+from cairn._directory import metadata_name, open_to_load, restarting, warn_of_damage
+from cairn._ranks.checkpoint_exceptions import as_checkpoint_exceptions
 from cairn._ranks.ranks import Ranks
 from cairn._results.driver_attributes import fill_load_planner, fill_reader
 from cairn._results.lazy_metadata import LazyMetadata
-from cairn._settings.casts import cast_allowed
-from cairn._settings.consent import pickle_allowed
-from cairn._settings.links import links_followed
+from cairn._settings import cast_allowed, links_followed, pickle_allowed
 from cairn._state import per_rank
+from cairn._state.described import check_state_dict
 from cairn._state.flattening import Leaf, Rules, flatten
 from cairn._state.ignored_keys import warn_of_ignored
-from cairn._state.state_argument import check_state_dict
 from cairn._state.tensors import (
     TensorTarget,
     add_payload_target,
@@ -48,6 +40,9 @@ from cairn._state.tensors import (
 from cairn._state.values import load_value, warn_of_conversions
 from cairn._telemetry import dcp_records, engine_use
 from cairn._telemetry.ended_calls import Stopwatch
+from cairn._torch_names import replacements
+from cairn._torch_protocol.planners import load_planner_options, why_load_planner_is_foreign
+from cairn._torch_protocol.storages import MODEL_INDEX, model_directory, reads_model, why_reader_is_foreign
 from cairn.checkpoint import Verify, check_verify
 from cairn.errors import Error, InvalidArgument, MissingKey, NotFound, Unsupported
 from cairn.filesystem import load_options
@@ -105,22 +100,13 @@ def load(  # noqa: PLR0913 - DCP has six of them
     system's reads by its own rules, driven by torch's code; tensors may then be partly filled after any failure, and an
     optimizer gets only the entries that its own ``state_dict()`` has.
     """
-    with dcp_records.in_call(
-        "load",
-        checkpoint_id=checkpoint_id,
-        storage_reader=storage_reader,
-        planner=planner,
-        process_group=process_group,
-    ):
+    call = Call(checkpoint_id, storage_reader, planner, process_group, no_dist, function="load")
+    with dcp_records.in_call("load", **call.recorded("storage_reader")):
         entries = _Entries(state_dict)
         _load_states(
             entries.resolve,
+            call,
             optimizers=entries.optimizers,
-            checkpoint_id=checkpoint_id,
-            storage_reader=storage_reader,
-            planner=planner,
-            process_group=process_group,
-            no_dist=no_dist,
             allow_pickle=allow_pickle,
             allow_cast=allow_cast,
             verify=verify,
@@ -149,12 +135,7 @@ def _load_state_dict(
         return
     _load_states(
         lambda: state_dict,
-        storage_reader=storage_reader,
-        planner=planner,
-        process_group=process_group,
-        no_dist=no_dist,
-        coordinator_rank=coordinator_rank,
-        call="_load_state_dict",
+        Call(None, storage_reader, planner, process_group, no_dist, True, coordinator_rank, "_load_state_dict"),
     )
 
 
@@ -171,63 +152,45 @@ def load_state_dict(
     storage_reader.reset()
     _load_states(
         lambda: state_dict,
-        storage_reader=storage_reader,
-        planner=planner,
-        process_group=process_group,
-        no_dist=no_dist,
-        coordinator_rank=coordinator_rank,
-        call="load_state_dict",
+        Call(None, storage_reader, planner, process_group, no_dist, True, coordinator_rank, "load_state_dict"),
     )
 
 
-def _load_states(  # noqa: PLR0913 - DCP has seven of them
+def _load_states(
     make_states: Callable[[], dict[str, Any]],
+    call: Call,
     *,
-    checkpoint_id: str | os.PathLike[str] | None = None,
-    storage_reader: Any = None,
-    planner: Any = None,
-    process_group: Any = None,
-    no_dist: bool = False,
-    coordinator_rank: int = 0,
     allow_pickle: bool | None = None,
     allow_cast: bool | None = None,
     verify: Verify = "needed",
     follow_links: bool | None = None,
     optimizers: Mapping[str, torch.optim.Optimizer] = MappingProxyType({}),
-    call: str = "load",
 ) -> None:
     """Fills the state dict that `make_states` returns. If `make_states` raises, the error reaches the remaining ranks.
 
-    `optimizers` is read when `make_states` has returned: the objects whose state dicts are entries. `call` is for
-    engine_use, `coordinator_rank` for torch's driver.
+    `optimizers` is read when `make_states` has returned: the objects whose state dicts are entries.
     """
 
     def load_states_by_protocol(make: Callable[[], dict[str, Any]]) -> None:
         load_by_protocol(
             make,
-            checkpoint_id=checkpoint_id,
-            storage_reader=storage_reader,
-            planner=planner,
-            process_group=process_group,
-            no_dist=no_dist,
-            coordinator_rank=coordinator_rank,
+            call,
             allow_pickle=pickle_allowed(allow_pickle),
             verify=check_verify(verify),
             allow_cast=cast_allowed(allow_cast),
             follow_links=links_followed(follow_links),
-            call=call,
         )
 
-    if why_load_planner_is_foreign(planner) or why_reader_is_foreign(storage_reader, checkpoint_id):
+    if why_load_planner_is_foreign(call.planner) or why_reader_is_foreign(call.storage, call.checkpoint_id):
         load_states_by_protocol(make_states)
         return
     watch = Stopwatch("loaded")
     with as_checkpoint_exceptions() as here:
-        ranks = Ranks(process_group, no_dist)
+        ranks = Ranks(call.process_group, call.no_dist)
         here.rank = ranks.rank
         with ranks.preparing(_engine.abandon_load):
-            flattens, allow_partial = load_planner_options(planner)
-            directory, options = load_options(checkpoint_id, storage_reader)
+            flattens, allow_partial = load_planner_options(call.planner)
+            directory, options = load_options(call.checkpoint_id, call.storage)
             options |= {
                 "verify": check_verify(verify),
                 "allow_cast": cast_allowed(allow_cast),
@@ -236,7 +199,7 @@ def _load_states(  # noqa: PLR0913 - DCP has seven of them
             options["allow_partial"] = allow_partial
             states = make_states()
             check_state_dict(states)
-            given = _Given(planner, storage_reader, (directory, process_group), optimizers)
+            given = _Given(call.planner, call.storage, (directory, call.process_group), optimizers)
             run = _Load(states, flattens, options, pickle_allowed(allow_pickle), given)
         try:
             conversions = _with_restarts(os.fsencode(directory), run, ranks)
@@ -245,7 +208,7 @@ def _load_states(  # noqa: PLR0913 - DCP has seven of them
                 raise
             load_states_by_protocol(lambda: states)
             return
-    engine_use.note(call, directory)
+    engine_use.note(call.function, directory)
     watch.log(directory, run.size, ranks.rank, ranks.count)
     preparation.note_load(os.fsencode(directory), run.keys, run.size_of_save)
     warn_of_conversions(conversions)

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 import torch
 
 from cairn import _engine
-from cairn._state.dtypes import DTYPES, dtype_name
-from cairn._state.flattening import Path, flatten
+from cairn._state.flattening import Path, flatten, saved_keys
 from cairn._state.local_shard import CHUNK_LIST
-from cairn._state.saved_keys import saved_keys
 from cairn._state.tensors import is_sharded
+from cairn._state.torch_codes import DTYPES, dtype_name
 from cairn.errors import Unsupported
 
 _STATE = "state"

@@ -11,24 +11,25 @@ from typing import Any
 from torch.distributed.checkpoint.metadata import Metadata
 
 from cairn import _engine
+from cairn._async import pending_saves
+from cairn._calls.arguments import Call, takes_storage_second
 from cairn._calls.consolidation import consolidate_saved
-from cairn._calls.second_argument import takes_storage_second
 from cairn._calls.torch_driver import save_by_protocol
-from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
-from cairn._mirror import replacements
-from cairn._native.planners import save_planning, takes_raw_values, why_save_planner_is_foreign
-from cairn._native.storages import why_writer_is_foreign
-from cairn._pending import pending_saves
+from cairn._ranks.checkpoint_exceptions import as_checkpoint_exceptions
 from cairn._ranks.ranks import Ranks
-from cairn._results.catalog_of_save import catalog_of_save
 from cairn._results.driver_attributes import fill_save_planner, fill_writer
-from cairn._results.lazy_metadata import LazyMetadata
+from cairn._results.lazy_metadata import LazyMetadata, catalog_of_save
 from cairn._settings import save_deadlines
 from cairn._state.described import DescribedState, states_of
 from cairn._telemetry import dcp_records, engine_use
 from cairn._telemetry.ended_calls import Stopwatch
+from cairn._torch_names import replacements
+from cairn._torch_protocol.planners import save_planning, takes_raw_values, why_save_planner_is_foreign
+from cairn._torch_protocol.storages import why_writer_is_foreign
 from cairn.errors import Error
 from cairn.filesystem import save_options
+
+_Before = Callable[[str | os.PathLike[str]], None]
 
 
 @takes_storage_second
@@ -67,17 +68,9 @@ def save(
     A `planner` of another class than DCP's plans by its own rules, and a `storage_writer` of another class than a file
     system's stores by its own rules: torch's code drives the save.
     """
+    call = Call(checkpoint_id, storage_writer, planner, process_group, no_dist, use_collectives)
     try:
-        return save_now(
-            state_dict,
-            checkpoint_id=checkpoint_id,
-            storage_writer=storage_writer,
-            planner=planner,
-            process_group=process_group,
-            no_dist=no_dist,
-            use_collectives=use_collectives,
-            before=_heed_earlier_saves,
-        )
+        return save_now(state_dict, call, _heed_earlier_saves)
     except Error as error:
         pending_saves.note_report(error)
         raise
@@ -88,35 +81,10 @@ def _heed_earlier_saves(directory: str | os.PathLike[str]) -> None:
     pending_saves.wait_for(directory)  # saves into one directory commit in their order
 
 
-def save_now(
-    state_dict: dict[str, Any],
-    *,
-    checkpoint_id: str | os.PathLike[str] | None = None,
-    storage_writer: Any = None,
-    planner: Any = None,
-    process_group: Any = None,
-    no_dist: bool = False,
-    use_collectives: bool = True,
-    **options: Any,
-) -> Metadata:
-    """As save(), with the `options` of save_states(). Only `before` makes this function wait for asynchronous saves."""
-    with dcp_records.in_call(
-        "save",
-        checkpoint_id=checkpoint_id,
-        storage_writer=storage_writer,
-        planner=planner,
-        process_group=process_group,
-    ):
-        return save_states(
-            lambda: states_of(state_dict),
-            checkpoint_id=checkpoint_id,
-            storage_writer=storage_writer,
-            planner=planner,
-            process_group=process_group,
-            no_dist=no_dist,
-            use_collectives=use_collectives,
-            **options,
-        )
+def save_now(state_dict: dict[str, Any], call: Call, before: _Before | None = None, reason: str = "") -> Metadata:
+    """As save(), with the arguments of save_states(). Only `before` makes this function wait for asynchronous saves."""
+    with dcp_records.in_call("save", **call.recorded("storage_writer")):
+        return save_states(lambda: states_of(state_dict), call, before, reason)
 
 
 def _save_state_dict(
@@ -140,13 +108,9 @@ def _save_state_dict(
         return saved
     return _save_as_it_is(
         state_dict,
-        storage_writer,
-        process_group,
-        coordinator_rank,
-        no_dist,
-        planner,
-        use_collectives=use_collectives,
-        call="_save_state_dict",
+        Call(
+            None, storage_writer, planner, process_group, no_dist, use_collectives, coordinator_rank, "_save_state_dict"
+        ),
     )
 
 
@@ -162,86 +126,46 @@ def save_state_dict(
     warnings.warn("`save_state_dict` is deprecated, use `save` instead", FutureWarning, stacklevel=2)
     storage_writer.reset()
     return _save_as_it_is(
-        state_dict, storage_writer, process_group, coordinator_rank, no_dist, planner, call="save_state_dict"
+        state_dict,
+        Call(None, storage_writer, planner, process_group, no_dist, True, coordinator_rank, "save_state_dict"),
     )
 
 
-def _save_as_it_is(
-    state_dict: dict[str, Any],
-    storage_writer: Any,
-    process_group: Any,
-    coordinator_rank: int,
-    no_dist: bool,
-    planner: Any,
-    *,
-    use_collectives: bool = True,
-    call: str,
-) -> Metadata:
-    """Saves the entries unchanged. `call` is for engine_use."""
+def _save_as_it_is(state_dict: dict[str, Any], call: Call) -> Metadata:
+    """Saves the entries unchanged."""
     try:
-        return save_states(
-            lambda: state_dict,
-            storage_writer=storage_writer,
-            planner=planner,
-            process_group=process_group,
-            no_dist=no_dist,
-            use_collectives=use_collectives,
-            coordinator_rank=coordinator_rank,
-            before=_heed_earlier_saves,
-            call=call,
-        )
+        return save_states(lambda: state_dict, call, _heed_earlier_saves)
     except Error as error:
         pending_saves.note_report(error)
         raise
 
 
-def save_states(  # noqa: PLR0913 - DCP has eight of them
-    make_states: Callable[[], dict[str, Any]],
-    *,
-    checkpoint_id: str | os.PathLike[str] | None = None,
-    storage_writer: Any = None,
-    planner: Any = None,
-    process_group: Any = None,
-    no_dist: bool = False,
-    use_collectives: bool = True,
-    coordinator_rank: int = 0,
-    before: Callable[[str | os.PathLike[str]], None] | None = None,
-    call: str = "save",
-    reason: str = "",
+def save_states(
+    make_states: Callable[[], dict[str, Any]], call: Call, before: _Before | None = None, reason: str = ""
 ) -> Metadata:
     """Saves the state dict that `make_states` returns, whose Statefuls are resolved. If `make_states` raises, the error
     reaches the remaining ranks.
 
-    `before` is called with the directory of a native save. `call` and `reason` are for engine_use: Cairn's function,
-    and the reason why the call is not carried out as its caller expects. `coordinator_rank` is for torch's driver.
+    `before` is called with the directory of a native save. `reason` is for engine_use: why the call is not carried out
+    as its caller expects.
     """
-    if why_save_planner_is_foreign(planner) or why_writer_is_foreign(storage_writer, checkpoint_id):
-        return save_by_protocol(
-            make_states,
-            checkpoint_id=checkpoint_id,
-            storage_writer=storage_writer,
-            planner=planner,
-            process_group=process_group,
-            no_dist=no_dist,
-            use_collectives=use_collectives,
-            coordinator_rank=coordinator_rank,
-            call=call,
-            reason=reason,
-        )
+    if why_save_planner_is_foreign(call.planner) or why_writer_is_foreign(call.storage, call.checkpoint_id):
+        return save_by_protocol(make_states, call, reason)
+    planner, use_collectives = call.planner, call.use_collectives
     watch = Stopwatch("saved")
     with as_checkpoint_exceptions() as here, contextlib.ExitStack() as at_the_end:
-        ranks = Ranks(process_group, no_dist)
+        ranks = Ranks(call.process_group, call.no_dist)
         here.rank = ranks.rank
         together = ranks.options if use_collectives else {"alone_as_rank": ranks.rank}
         if not use_collectives:
             at_the_end.callback(ranks.meet)  # as at the end of DCP's save, also if only this rank has failed
         with ranks.preparing(_engine.abandon_save if use_collectives else None):
             planning = save_planning(planner)
-            directory, options = save_options(checkpoint_id, storage_writer)
+            directory, options = save_options(call.checkpoint_id, call.storage)
             if before is not None:
                 before(directory)
             states = make_states()
-            step = (directory, process_group)
+            step = (directory, call.process_group)
             with dcp_records.in_step("local_step", *step):
                 described = DescribedState(
                     states,
@@ -253,12 +177,12 @@ def save_states(  # noqa: PLR0913 - DCP has eight of them
         if coordinates:
             dcp_records.note_step("global_step", *step)
         with dcp_records.in_step("write_data", *step):
-            options = {**planning, **options, **together, "deadlines": save_deadlines.current()}
+            options = {**planning, **options, **together, "deadlines": save_deadlines()}
             catalog, save_id, size, texts = _engine.save(os.fsencode(directory), described.native, **options)
-            texts += consolidate_saved(storage_writer, ranks)
+            texts += consolidate_saved(call.storage, ranks)
         if coordinates:
             dcp_records.note_step("finish_checkpoint", *step)
-    engine_use.note(call, directory, reason, expected=not reason)
+    engine_use.note(call.function, directory, reason, expected=not reason)
     watch.log(directory, size, ranks.rank, ranks.count)
     for text in texts:
         warnings.warn(text, RuntimeWarning, stacklevel=2)
@@ -266,5 +190,5 @@ def save_states(  # noqa: PLR0913 - DCP has eight of them
     later = functools.partial(catalog_of_save, Path(directory).absolute(), save_id)
     metadata = LazyMetadata(later if catalog is None else catalog)
     fill_save_planner(planner, metadata, ranks.rank, states)
-    fill_writer(storage_writer, save_id, ranks.rank, use_collectives=use_collectives)
+    fill_writer(call.storage, save_id, ranks.rank, use_collectives=use_collectives)
     return metadata

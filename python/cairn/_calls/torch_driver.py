@@ -2,7 +2,7 @@
 
 ``cairn.save`` and ``cairn.load`` plan natively. If the planner or the storage overrides hooks, or has a class that the
 engine does not know, torch's driver calls the hooks in torch's order. Cairn replaces the hooks that a storage inherits
-from torch (:mod:`cairn._native.hooks`): with a caller's planner the engine still moves the data.
+from torch (:mod:`cairn._torch_protocol.hooks`): with a caller's planner the engine still moves the data.
 """
 
 import contextlib
@@ -22,18 +22,24 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter as 
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from cairn import _engine
-from cairn._directory.location import local_directory
-from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions, with_failures
-from cairn._mirror import replacements
-from cairn._native.hooks import with_native_hooks
-from cairn._native.planners import why_load_planner_is_foreign, why_save_planner_is_foreign
-from cairn._native.storages import why_reader_is_foreign, why_torch_reads, why_torch_writes, why_writer_is_foreign
+from cairn._calls.arguments import Call
+from cairn._directory import local_directory
+from cairn._ranks.checkpoint_exceptions import as_checkpoint_exceptions, with_failures
 from cairn._ranks.ranks import Ranks
-from cairn._settings.consent import pickle_allowed
+from cairn._settings import pickle_allowed
 from cairn._state.ignored_keys import warn_of_ignored_by_torch
 from cairn._state.tensor_memory import check_memory_of_all
 from cairn._telemetry import engine_use
 from cairn._telemetry.ended_calls import Stopwatch
+from cairn._torch_names import replacements
+from cairn._torch_protocol.hooks import with_native_hooks
+from cairn._torch_protocol.planners import why_load_planner_is_foreign, why_save_planner_is_foreign
+from cairn._torch_protocol.storages import (
+    why_reader_is_foreign,
+    why_torch_reads,
+    why_torch_writes,
+    why_writer_is_foreign,
+)
 from cairn.errors import Error
 from cairn.filesystem import FileSystemReader, FileSystemWriter, MissingCheckpointId, reading
 
@@ -41,54 +47,42 @@ _PathLike = str | os.PathLike[str]
 _NAMED_KEYS_MAX = 8  # keys that a warning lists
 
 
-def save_by_protocol(  # noqa: PLR0913 - DCP has eight of them
-    make_states: Callable[[], dict[str, Any]],
-    *,
-    checkpoint_id: _PathLike | None = None,
-    storage_writer: Any = None,
-    planner: Any = None,
-    process_group: Any = None,
-    no_dist: bool = False,
-    use_collectives: bool = True,
-    coordinator_rank: int = 0,
-    call: str = "save",
-    reason: str = "",
-) -> Metadata:
+def save_by_protocol(make_states: Callable[[], dict[str, Any]], call: Call, reason: str = "") -> Metadata:
     """Saves, by torch's driver, the state dict that `make_states` returns: for Statefuls their ``state_dict()``.
 
     A failure on one rank fails all ranks, also before and after the driver's work: in `make_states`, in the writer's
     ``reset``, or if the writer's ``finish`` does not commit. In these places torch's own call leaves the remaining
     ranks waiting, or lets them report success.
 
-    `call` and `reason` are for engine_use: Cairn's function, and the reason why the call is not carried out as its
-    caller expects.
+    `reason` is for engine_use: why the call is not carried out as its caller expects.
 
     Raises the exception of torch's driver, a CheckpointException with the failures by rank; if the first failure is a
     cairn.Error, the exception is a cairn.Error too. With Cairn's writer a failure leaves the old checkpoint whole and
     no files behind.
     """
+    planner, alone = call.planner, _is_alone(call.no_dist)
     reasons = [reason, _planned(why_save_planner_is_foreign(planner))]
-    reasons.append(_stored(why_writer_is_foreign(storage_writer, checkpoint_id)))
+    reasons.append(_stored(why_writer_is_foreign(call.storage, call.checkpoint_id)))
     watch = Stopwatch("saved")
-    ranks = Ranks(process_group, no_dist or not use_collectives)
+    ranks = Ranks(call.process_group, call.no_dist or not call.use_collectives)
     with ranks.all_or_none("prepare"):
         state_dict = make_states()
         check_memory_of_all(state_dict)
         if planner is None or getattr(planner, "flatten_state_dict", False):
             _engine.refuse_equal_texts(state_dict)  # torch's planner would merge what lies below such keys
-        writer = _writer(storage_writer, checkpoint_id)
-    place = checkpoint_id or getattr(writer, "path", "")
-    keywords: dict[str, Any] = {} if use_collectives else {"use_collectives": False}
+        writer = _writer(call.storage, call.checkpoint_id)
+    place = call.checkpoint_id or getattr(writer, "path", "")
+    keywords: dict[str, Any] = {} if call.use_collectives else {"use_collectives": False}
     driver = replacements.original("state_dict_saver", "_save_state_dict")
     try:
-        with engine_use.driving(call, place, reasons), _as_torch_raises():
+        with engine_use.driving(call.function, place, reasons), _as_torch_raises():
             saved: Metadata = driver(
-                state_dict, writer, process_group, coordinator_rank, _is_alone(no_dist), planner, **keywords
+                state_dict, writer, call.process_group, call.coordinator_rank, alone, planner, **keywords
             )
             with ranks.all_or_none("finish"):
                 if _is_cairns(writer, FileSystemWriter):
                     FileSystemWriter.check_committed(writer)
-            if ranks.count == 1 and use_collectives and isinstance(saved, Metadata):
+            if ranks.count == 1 and call.use_collectives and isinstance(saved, Metadata):
                 _warn_of_parts(saved)
             watch.log(str(place), None, ranks.rank, ranks.count)
             return saved
@@ -115,18 +109,8 @@ def _warn_of_parts(saved: Metadata) -> None:
         )
 
 
-def load_by_protocol(  # noqa: PLR0913 - DCP has seven of them
-    make_states: Callable[[], dict[str, Any]],
-    *,
-    checkpoint_id: _PathLike | None = None,
-    storage_reader: Any = None,
-    planner: Any = None,
-    process_group: Any = None,
-    no_dist: bool = False,
-    coordinator_rank: int = 0,
-    allow_pickle: bool,
-    call: str = "load",
-    **options: Any,
+def load_by_protocol(
+    make_states: Callable[[], dict[str, Any]], call: Call, *, allow_pickle: bool, **options: Any
 ) -> None:
     """Fills, by torch's driver, the state dict that `make_states` returns, whose Statefuls are resolved.
 
@@ -134,23 +118,24 @@ def load_by_protocol(  # noqa: PLR0913 - DCP has seven of them
     follow_links) are as in ``cairn.load``. A planner that overrides ``load_bytes`` gets the stored bytes. Foreign
     storages ignore `allow_pickle` and `options`. Raises as save_by_protocol().
     """
+    planner, alone = call.planner, _is_alone(call.no_dist)
     # Cairn's own callers pass torch's planner: no user expects a native plan.
     ours = type(planner) is _EmptyStateDictLoadPlanner
     reasons = ["" if ours else _planned(why_load_planner_is_foreign(planner))]
-    reasons.append(_stored(why_reader_is_foreign(storage_reader, checkpoint_id)))
+    reasons.append(_stored(why_reader_is_foreign(call.storage, call.checkpoint_id)))
     watch = Stopwatch("loaded")
-    ranks = Ranks(process_group, no_dist)
+    ranks = Ranks(call.process_group, call.no_dist)
     with ranks.all_or_none("prepare"):
         state_dict = make_states()
         check_memory_of_all(state_dict)
-        reader = _reader(storage_reader, checkpoint_id)
-    place = checkpoint_id or getattr(reader, "path", "")
+        reader = _reader(call.storage, call.checkpoint_id)
+    place = call.checkpoint_id or getattr(reader, "path", "")
     rules: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if _is_cairns(reader, FileSystemReader):
         rules = reading(reader, allow_pickle, options)
     driver = replacements.original("state_dict_loader", "_load_state_dict")
-    with rules, engine_use.driving(call, place, reasons), _as_torch_raises():
-        driver(state_dict, reader, process_group, coordinator_rank, _is_alone(no_dist), planner)
+    with rules, engine_use.driving(call.function, place, reasons), _as_torch_raises():
+        driver(state_dict, reader, call.process_group, call.coordinator_rank, alone, planner)
     warn_of_ignored_by_torch(state_dict, reader, planner, place)
     watch.log(str(place), None, ranks.rank, ranks.count)
 
@@ -168,16 +153,10 @@ def _load_state_dict_from_keys(
     A key selects its own entry and all entries below: "model" selects "model.layer.weight".
     """
     state_dict: dict[str, Any] = {}
-    planner: Any = _EmptyStateDictLoadPlanner
-    load_by_protocol(
-        lambda: state_dict,
-        checkpoint_id=checkpoint_id,
-        storage_reader=storage_reader,
-        planner=planner(keys={keys} if isinstance(keys, str) else keys),
-        process_group=process_group,
-        allow_pickle=pickle_allowed(None),
-        call="_load_state_dict_from_keys",
-    )
+    make_planner: Any = _EmptyStateDictLoadPlanner
+    planner = make_planner(keys={keys} if isinstance(keys, str) else keys)
+    call = Call(checkpoint_id, storage_reader, planner, process_group, function="_load_state_dict_from_keys")
+    load_by_protocol(lambda: state_dict, call, allow_pickle=pickle_allowed(None))
     return state_dict
 
 

@@ -1,7 +1,7 @@
 """The classes of Python's standard library that a pickle may describe.
 
 Left out: ``zoneinfo.ZoneInfo``, which would read files that the checkpoint names; ``functools.partial``, compiled
-regular expressions and further objects that represent code.
+regular expressions and other objects that represent code.
 """
 
 import argparse

@@ -1,1 +1,1 @@
-"""The ranks that save or load together, and the messages between these ranks."""
+"""The ranks that save or load together, the messages between these ranks, and the failures that the messages carry."""

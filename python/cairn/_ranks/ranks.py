@@ -8,9 +8,9 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 from cairn import _engine
-from cairn._failures.checkpoint_exceptions import failures_of, with_failures
-from cairn._failures.exception_record import Reason, message_of, record_of
-from cairn._failures.reported_save import reported_save
+from cairn._ranks.checkpoint_exceptions import failures_of, with_failures
+from cairn._ranks.engine_errors import reported_save
+from cairn._ranks.exception_record import Reason, message_of, record_of
 from cairn.errors import Error, InvalidArgument, Unavailable
 
 
@@ -18,7 +18,7 @@ class Ranks:
     """The ranks of a call. `options` are keywords for the engine's save and load; `members` are the ranks' numbers in
     the job.
 
-    A process is alone if `no_dist` is set, if torch has no process group, or if the group has no further rank. Raises
+    A process is alone if `no_dist` is set, if torch has no process group, or if the group has no other rank. Raises
     InvalidArgument if this process is not in the group.
     """
 
@@ -44,7 +44,7 @@ class Ranks:
 
     @property
     def are_many(self) -> bool:
-        """Whether the call has further ranks."""
+        """Whether the call has other ranks."""
         return bool(self.options)
 
     def meet(self) -> None:

@@ -20,8 +20,10 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from cairn import _engine
+from cairn._directory import open_checkpoint
 from cairn._results import plan_objects
-from cairn._state.dtypes import DTYPES
+from cairn._state.torch_codes import DTYPES
+from cairn.errors import Replaced
 
 _PathLike = str | os.PathLike[str]
 
@@ -121,3 +123,15 @@ def _attributes_of(catalog: _engine.Catalog, load_id: str | None, model_director
         "version": catalog.version,
         **extra,
     }
+
+
+def catalog_of_save(directory: str | os.PathLike[str], save_id: str, rank: int | None = None) -> _engine.Catalog:
+    """Reads the catalog of save `save_id` in `directory`; `rank` is the rank that saved alone, or None. Raises Replaced
+    if a later save has replaced the checkpoint, and the engine's errors."""
+    checkpoint = open_checkpoint(directory, rank)
+    if checkpoint.save_id != save_id:
+        raise Replaced(
+            f"a later save replaced this checkpoint in '{os.fspath(directory)}', and its metadata of more than 1 MiB "
+            "was not kept in memory"
+        )
+    return _engine.catalog_of(checkpoint)

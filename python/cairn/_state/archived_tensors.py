@@ -9,8 +9,7 @@ import io
 import torch
 
 from cairn._process import ProcessPart, part
-from cairn._state.payloads import payload_of
-from cairn._state.torch_file import check_rules_hold, refused_class
+from cairn._state.payloads import check_rules_hold, payload_of, refused_class
 from cairn._state.values import unsafe_content, warn_of_pickle
 from cairn.errors import Error, UnsafeContent, Unsupported
 

@@ -1,7 +1,9 @@
-"""A state dict as the engine takes it: flattened, tensors by their addresses, values converted."""
+"""A state dict as the engine takes it: flattened, tensors by their addresses, values converted; and checks of the
+arguments of ``save`` and ``load``."""
 
 import functools
 import io
+import os
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -10,10 +12,10 @@ from torch.distributed.checkpoint.stateful import Stateful
 
 from cairn import _engine
 from cairn._state.flattening import Path, Rules
-from cairn._state.state_argument import check_state_dict
 from cairn._state.tensors import TensorSource
 from cairn._state.values import add_value
 from cairn._telemetry import dcp_records
+from cairn.errors import InvalidArgument
 
 
 class HeldState(Protocol):
@@ -78,3 +80,36 @@ def _state_of(value: Any) -> Any:
     if type(value) in (torch.Tensor, torch.nn.Parameter, dict):
         return value
     return value.state_dict() if isinstance(value, Stateful) else value
+
+
+def check_state_dict(given: object) -> None:
+    """Raises InvalidArgument if `given` is no dict and has no ``items()``."""
+    if isinstance(given, Mapping) or hasattr(type(given), "items"):
+        return
+    hint = ""
+    if _is_path(given):
+        hint = "; the directory is the argument checkpoint_id"
+    elif callable(getattr(given, "state_dict", None)):
+        hint = "; pass what its state_dict() returns, or a dict that holds it"
+    raise InvalidArgument(f"state_dict must be a dict, got {type(given).__name__}{hint}")
+
+
+def check_order(function: str, first: object, second: object, directory_argument: str = "checkpoint_id=") -> None:
+    """Raises InvalidArgument if `first`, the state dict in a call of `function`, and `second` are swapped.
+
+    `directory_argument` is the form of the directory in the call: a keyword, or "" for the second argument.
+    """
+    if _is_path(first) and isinstance(second, Mapping):
+        right = f"{function}(state_dict, {directory_argument}{os.fspath(first)!r})"  # type: ignore[call-overload]
+        raise InvalidArgument(f"the arguments of {function}() are swapped: call {right}")
+
+
+def refuse_path(function: str, second: object) -> None:
+    """Raises InvalidArgument if `second`, the storage in a call of `function`, is a directory."""
+    if _is_path(second):
+        right = f"{function}(state_dict, checkpoint_id={os.fspath(second)!r})"  # type: ignore[call-overload]
+        raise InvalidArgument(f"{function}() takes the directory as checkpoint_id: call {right}")
+
+
+def _is_path(given: object) -> bool:
+    return isinstance(given, str | os.PathLike)

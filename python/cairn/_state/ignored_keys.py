@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from cairn import _engine
+from cairn._state.flattening import saved_keys
 from cairn._state.per_rank import PerRank
-from cairn._state.saved_keys import saved_keys
 from cairn._state.values import level_of_the_caller
 from cairn.warnings import IgnoredKeysWarning
 

@@ -16,7 +16,7 @@ class LocalShard(NamedTuple):
 
     local: torch.Tensor
     offsets: Any  # of the first element, in the whole tensor
-    replicated: bool  # further ranks hold the same elements
+    replicated: bool  # other ranks hold the same elements
     size: Any  # of the whole tensor; None: the object knows only its chunks
 
 

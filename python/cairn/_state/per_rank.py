@@ -18,8 +18,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.stateful import Stateful
 
 from cairn import _engine
-from cairn._state.flattening import Rules, flatten
-from cairn._state.saved_keys import saved_keys
+from cairn._state.flattening import Rules, flatten, saved_keys
 from cairn.errors import InvalidArgument, MissingKey
 
 Otherwise = Literal["error", "modulo", "first", "keep"]

@@ -1,16 +1,23 @@
 """A saved state as a tree, made before any data is read: the places of the entries, and the shapes and dtypes of
-tensors."""
+tensors.
 
-from collections.abc import Callable, Iterable, Iterator
+DCP's flat keys lose keys that are not strings, and empty mappings. An optimizer numbers its parameters, and has an
+empty state before its first step. Therefore a rank-local checkpoint of such a state has an additional value under
+`SHAPE`: a list of places with the key at each place, and a list of the places of empty mappings. A place is the keys
+from the top, as text, and the indices of lists. Readers with a template, DCP among them, do not need the value.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from cairn._state.flattening import Path
-from cairn._state.nested_shape import NestedShape
-from cairn.errors import Corrupt
+from cairn.errors import Corrupt, InvalidArgument
 
 if TYPE_CHECKING:
     import torch
+
+SHAPE = "__cairn_shape__"
 
 _GAPS_MAX = 1 << 16  # of all lists together: the bound of missing indices
 
@@ -78,6 +85,23 @@ class Branch:
 
 
 Node: TypeAlias = Leaf | Branch
+
+
+class Slot:
+    """A selected leaf; `value` is the result. `target`: the template's object, None if the template has none."""
+
+    def __init__(self, leaf: Leaf, target: Any, place: str) -> None:
+        self.leaf = leaf
+        self.target = target
+        self.place = place
+        self.value: Any = None
+
+
+class NestedShape(NamedTuple):
+    """`names`: keys that are not strings, by place. `empty`: the places of empty mappings."""
+
+    names: dict[Path, Any]
+    empty: list[Path]
 
 
 def tree_of_paths(leaves: Iterable[tuple[Path, Leaf]], shape: NestedShape) -> Branch:
@@ -195,3 +219,61 @@ def number_parameters(tree: Branch) -> None:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and (text == "0" or text[0] != "0")
+
+
+def with_shape(state_dict: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Returns `state_dict` with an entry for the lost parts, if any. Copies no values."""
+    if SHAPE in state_dict:
+        raise InvalidArgument(f"the key '{SHAPE}' is reserved for Cairn: rename the entry", key=SHAPE)
+    shape = _shape_of(state_dict)
+    if not shape.names and not shape.empty:
+        return state_dict
+    return {**state_dict, SHAPE: (list(shape.names.items()), shape.empty)}
+
+
+def shape_in(saved: Any) -> NestedShape:
+    """Returns the NestedShape of the value under `SHAPE`. Raises Corrupt."""
+    try:
+        names, empty, *_ = saved  # a conversion adds the positions of the empty mappings
+        shape = NestedShape({_place(place): key for place, key in names}, [_place(place) for place in empty])
+        hash(tuple(shape.names.values()))
+    except (TypeError, ValueError) as error:
+        raise Corrupt(f"the value under '{SHAPE}' is not what Cairn writes there", key=SHAPE) from error
+    return shape
+
+
+def _place(saved: Any) -> Path:
+    place = tuple(saved)
+    if not place or any(type(step) not in (str, int) for step in place):
+        raise ValueError("no place")
+    return place
+
+
+def _shape_of(state_dict: Mapping[Any, Any]) -> NestedShape:
+    shape = NestedShape({}, [])
+    waiting: list[tuple[Path, Any, frozenset[int]]] = [((), state_dict, frozenset())]
+    while waiting:
+        place, container, above = waiting.pop()
+        if id(container) in above:
+            continue  # the save refuses a state that contains itself
+        is_list = isinstance(container, list)
+        for key, value in enumerate(container) if is_list else container.items():
+            is_odd = not is_list and type(key) is not str and _is_plain(key)
+            is_nested = isinstance(value, (Mapping, list))
+            if not is_odd and not is_nested:
+                continue
+            here = (*place, key if is_list else str(key))
+            if is_odd:
+                shape.names[here] = key
+            if is_nested and value:
+                waiting.append((here, value, above | {id(container)}))
+            elif isinstance(value, Mapping):
+                shape.empty.append(here)
+    return shape
+
+
+def _is_plain(key: Any) -> bool:
+    """Returns whether a key can be read back without running code. All remaining keys are read back as text."""
+    if isinstance(key, tuple):
+        return type(key) is tuple and all(type(part) is str or _is_plain(part) for part in key)
+    return key is None or type(key) in (bool, int, float)

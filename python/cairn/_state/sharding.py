@@ -1,4 +1,4 @@
-"""The chunks of a distributed tensor on this process, with a mark for chunks that further ranks hold too.
+"""The chunks of a distributed tensor on this process, with a mark for chunks that other ranks hold too.
 
 Declared chunks win over computed chunks, as in torch: a save goes by ``__create_write_items__``, a load by
 ``__create_chunk_list__``, and ``__get_tensor_shard__`` gives the elements. A tensor, a DTensor's local tensor, or an

@@ -20,11 +20,10 @@ import torch
 
 from cairn import _engine
 from cairn._state.archived_tensors import archive_of, tensor_in_archive
-from cairn._state.cuda_streams import current_cuda_streams
-from cairn._state.dtypes import CODES, DTYPES, QUANTIZED, dtype_change
 from cairn._state.flattening import Leaf, Path, Rules
 from cairn._state.local_shard import CHUNK_LIST, SHARD_GETTER, WRITE_ITEMS, LocalShard, part_of
 from cairn._state.tensor_memory import check_memory, has_dispatch
+from cairn._state.torch_codes import CODES, DTYPES, QUANTIZED, current_cuda_streams, dtype_change
 from cairn.errors import Corrupt, InvalidArgument, Unsupported
 
 _PLAIN_CODES = {dtype: code for dtype, code in CODES.items() if dtype not in QUANTIZED}

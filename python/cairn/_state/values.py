@@ -22,11 +22,10 @@ import torch
 from cairn import _engine, _known_objects
 from cairn._known_objects.tensors import TensorsOfArchive
 from cairn._process import ProcessPart, part
-from cairn._settings.consent import line_that_allows
-from cairn._state.dtypes import dtype_name
+from cairn._settings import line_that_allows
 from cairn._state.flattening import Path
-from cairn._state.payloads import payload_of
-from cairn._state.torch_file import check_rules_hold
+from cairn._state.payloads import check_rules_hold, payload_of
+from cairn._state.torch_codes import dtype_name
 from cairn.errors import Corrupt, Error, InvalidArgument, UnsafeContent
 from cairn.warnings import ConversionWarning, DeviceWarning, PickleWarning
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from cairn._mirror import replacements
+from cairn._torch_names import replacements
 
 
 def in_call(name: str, **arguments: Any) -> "contextlib.AbstractContextManager[None]":

@@ -14,7 +14,7 @@ For states that several ranks make up together, use ``cairn.save`` and ``cairn.l
 import sys
 from typing import TYPE_CHECKING
 
-from cairn._mirror import modules
+from cairn._torch_names import modules
 from cairn.checkpointer import completion, rank_info
 from cairn.checkpointer.barriers import (
     BARRIER_REGISTRY,

@@ -1,6 +1,6 @@
 """CheckpointProcess: writes the states of a rank in another process.
 
-With the default writer, the process is Cairn's native writer process (:mod:`cairn._pending.async_saver`), which
+With the default writer, the process is Cairn's native writer process (:mod:`cairn._async.async_saver`), which
 finishes its save when the trainer dies. With a writer or an initialisation of the caller's own, the process is a Python
 process that runs the caller's functions (:mod:`writer_child`).
 """
@@ -11,11 +11,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from cairn._pending import preparation
-from cairn._pending.async_saver import AsyncSaver
-from cairn._pending.pending_saves import PendingSave
+from cairn._async import preparation
+from cairn._async.async_saver import AsyncSaver
+from cairn._async.pending_saves import PendingSave
 from cairn._state.described import DescribedState
-from cairn._state.nested_shape import with_shape
+from cairn._state.saved_tree import with_shape
 from cairn.checkpointer.argument_order import path_and_state
 from cairn.checkpointer.checkpoint_writer import CheckpointWriter, CheckpointWriterConfig
 from cairn.checkpointer.rank_info import STATE_DICT, RankInfo

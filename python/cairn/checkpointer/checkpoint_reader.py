@@ -4,17 +4,15 @@ import os
 from pathlib import Path
 from typing import Any
 
-from cairn._directory.location import metadata_name
-from cairn._directory.restarts import restarting
-from cairn._settings.consent import pickle_allowed
+from cairn._directory import metadata_name, restarting
+from cairn._settings import pickle_allowed
 from cairn._state.ignored_keys import warn_of_ignored_by_template
+from cairn._torch_files.torch_archive import TorchArchive
 from cairn.checkpoint import Verify, check_verify
 from cairn.checkpointer.argument_order import path_and_state
 from cairn.checkpointer.rank_info import STATE_DICT, RankInfo
-from cairn.checkpointer.reading import Reading, placement
 from cairn.checkpointer.saved_rank import SavedRank
-from cairn.checkpointer.selection import Selection
-from cairn.checkpointer.torch_archive import TorchArchive
+from cairn.checkpointer.selection import Reading, Selection, placement
 from cairn.errors import NotFound
 
 
@@ -49,7 +47,7 @@ class CheckpointReader:
 
         `allow_pickle` lets values run the code that their pickles name (None: environment variable CAIRN_ALLOW_PICKLE);
         `verify` is as in ``cairn.load``. Of ``torch.load``'s keywords `weights_only` is known, the opposite of
-        `allow_pickle`; any further keyword is a TypeError.
+        `allow_pickle`; any other keyword is a TypeError.
 
         Raises cairn.Error: NotFound (a FileNotFoundError) if the rank has no checkpoint there, Mismatch (a
         RuntimeError) if the template differs from the checkpoint, UnsafeContent, Corrupt, and errors of the system.
@@ -82,7 +80,9 @@ class CheckpointReader:
         except NotFound as missing:
             archive = Path(path) / f"checkpoint_{rank}.pt"
             if archive.is_file():
-                return TorchArchive(archive, reading)
+                return TorchArchive(
+                    archive, allow_pickle=reading.allow_pickle, verify=reading.verify, place=reading.place
+                )
             if missing.file != metadata_name(rank):
                 raise
             raise NotFound(

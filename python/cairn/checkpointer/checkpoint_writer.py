@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from cairn import _engine
-from cairn._pending import pending_saves
+from cairn._async import pending_saves
 from cairn._settings import save_deadlines
 from cairn._state.described import DescribedState
-from cairn._state.nested_shape import with_shape
+from cairn._state.saved_tree import with_shape
 from cairn.checkpointer.argument_order import path_and_state
 from cairn.checkpointer.barriers import Barrier
 from cairn.checkpointer.rank_info import STATE_DICT, RankInfo
@@ -115,7 +115,7 @@ def _save_rank(
     options = {
         "alone_as_rank": rank,
         "before_commit": goes_well if before_commit else None,
-        "deadlines": save_deadlines.current(),
+        "deadlines": save_deadlines(),
     }
     try:
         _, _, _, texts = _engine.save(os.fsencode(directory), described.native, **options)

@@ -5,7 +5,7 @@ import contextlib
 from concurrent.futures import Future
 from typing import Any
 
-from cairn._pending.pending_saves import SaveFuture
+from cairn._async.pending_saves import SaveFuture
 from cairn.checkpointer.argument_order import path_and_state
 from cairn.checkpointer.checkpoint_process import CheckpointProcess
 from cairn.checkpointer.checkpoint_reader import CheckpointReader
@@ -98,7 +98,7 @@ class AsyncCheckpointer(Checkpointer):
     """Saves in the background, one state after the other.
 
     With a DefaultStager and the native CheckpointProcess, the state's bytes are staged directly into the memory from
-    which the process writes, without a further copy. Any other stager or process is used by its own methods.
+    which the process writes, without another copy. Any other stager or process is used by its own methods.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 from concurrent.futures import Future
 from typing import Any
 
-from cairn._pending.tracked_future import TrackedFuture
+from cairn._async.pending_saves import TrackedFuture
 
 
 class Completion(TrackedFuture[None]):

@@ -7,14 +7,12 @@ from typing import Any
 import torch
 
 from cairn import _engine
-from cairn._directory.location import metadata_name
-from cairn._state.dtypes import DTYPES, QUANTIZED, dtype_name
-from cairn._state.nested_shape import SHAPE, NestedShape, shape_in
-from cairn._state.saved_tree import Branch, Leaf, tree_of_paths
+from cairn._directory import metadata_name
+from cairn._state.saved_tree import SHAPE, Branch, Leaf, NestedShape, Slot, shape_in, tree_of_paths
 from cairn._state.tensors import TensorTarget, fill, needs_payload, tensor_in_payload
+from cairn._state.torch_codes import DTYPES, QUANTIZED, dtype_name
 from cairn._state.values import load_value
-from cairn.checkpointer.reading import Reading
-from cairn.checkpointer.selection import Slot
+from cairn.checkpointer.selection import Reading
 from cairn.errors import Unsupported
 
 

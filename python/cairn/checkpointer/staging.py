@@ -1,7 +1,7 @@
 """Staging: an unchanging copy of a live state; the trainer may change the state while the copy is written.
 
 Between an ``AsyncCheckpointer`` and its native writer no staged copy exists: the state's bytes go directly to their
-places in the files' images (:mod:`cairn._pending.async_saver`). The stagers here are for foreign writers.
+places in the files' images (:mod:`cairn._async.async_saver`). The stagers here are for foreign writers.
 """
 
 import abc

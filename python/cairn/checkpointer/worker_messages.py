@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from cairn._failures.exception_record import exception_of, record_of
+from cairn._ranks.exception_record import exception_of, record_of
 from cairn._state.tensor_memory import check_memory, check_memory_of_all
 from cairn.errors import Error, ExceptionRecord, InvalidArgument, Unsupported
 

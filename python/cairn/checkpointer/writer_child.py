@@ -24,7 +24,7 @@ from typing import Any
 
 import torch.multiprocessing as mp
 
-from cairn._settings import save_deadlines
+from cairn._settings import configure_saves, save_deadlines
 from cairn.checkpointer.process_activity import ProcessActivity
 from cairn.checkpointer.rank_info import RankInfo
 from cairn.checkpointer.worker_messages import (
@@ -85,7 +85,7 @@ class WriterChild:
     def write_shared(self, shared: SharedState, path: str, kwargs: dict[str, Any]) -> None:
         """As write(), with a state that is shared already."""
         assert self.process is not None
-        deadlines = save_deadlines.current()
+        deadlines = save_deadlines()
         payload = {"state_dict": shared, "path": path, "kwargs": kwargs, "deadlines": deadlines}
         activity = ProcessActivity(self.process.pid)
         expired = functools.partial(_has_stopped, activity, max(deadlines))
@@ -209,9 +209,7 @@ def _write(
     writer: Any, state_dict: SharedState, path: str, kwargs: dict[str, Any], deadlines: tuple[float, float, float]
 ) -> None:
     progress, sync, publish = deadlines
-    save_deadlines.configure_saves(
-        deadline_seconds=progress, sync_deadline_seconds=sync, publish_deadline_seconds=publish
-    )
+    configure_saves(deadline_seconds=progress, sync_deadline_seconds=sync, publish_deadline_seconds=publish)
     written = writer.write(path=path, state_dict=state_dict.restored(), **kwargs)
     if isinstance(written, Future):
         written.result()

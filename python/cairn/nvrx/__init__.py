@@ -7,7 +7,7 @@ and other programs import NVRx's, or Megatron-core's own, and switches ``torch.d
 
 from typing import TYPE_CHECKING, Any
 
-from cairn._mirror import modules
+from cairn._torch_names import modules
 from cairn.nvrx.installing import install, uninstall
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
-from cairn._pending import pending_saves
+from cairn._async import pending_saves
 from cairn._settings import save_deadlines
 from cairn.checkpointer.process_activity import ProcessActivity
 from cairn.checkpointer.rank_info import RankInfo
@@ -119,7 +119,7 @@ def _follow(rank: int, process: Any, pipe: Connection, end: "Future[None]") -> N
 
 def _await_answer(rank: int, process: Any, pipe: Connection) -> WorkerResponse:
     activity = ProcessActivity(process.pid)
-    limit = max(save_deadlines.current())
+    limit = max(save_deadlines())
     while not wait([pipe], _LOOK_SECONDS):
         if activity.idle_seconds() >= limit or pending_saves.is_leaving():
             raise ProcessTimeout(

@@ -14,14 +14,13 @@ from typing import Any, NamedTuple, NoReturn
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import WriteItem
 
-from cairn._failures.checkpoint_exceptions import as_checkpoint_exceptions
-from cairn._pending.async_saver import AsyncSaver
-from cairn._pending.default_savers import DefaultSavers
-from cairn._pending.pending_saves import Follower, PendingSave
-from cairn._plugin.write_items import ResolvedItems
+from cairn._async.async_saver import AsyncSaver, DefaultSavers
+from cairn._async.pending_saves import Follower, PendingSave
 from cairn._process import part
+from cairn._ranks.checkpoint_exceptions import as_checkpoint_exceptions
 from cairn._ranks.ranks import Ranks
 from cairn._telemetry import engine_use
+from cairn._torch_protocol.write_items import ResolvedItems
 from cairn.errors import InvalidArgument
 
 
@@ -38,7 +37,7 @@ class SaveTerms(NamedTuple):
 
     group: Any = None
     coordinator: int = 0  # its number in the group
-    metadata_attributes: bytes = b""  # pickled Metadata whose further attributes go into `.metadata`
+    metadata_attributes: bytes = b""  # pickled Metadata whose extra attributes go into `.metadata`
 
 
 class PlannedItems(NamedTuple):

@@ -4,7 +4,7 @@
 // depend on the number of cells.
 #pragma once
 
-#include <cairn/box.h>
+#include <cairn/tensor.h>
 
 #include <cstdint>
 #include <span>

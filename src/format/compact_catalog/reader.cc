@@ -1,7 +1,5 @@
 #include "format/compact_catalog/reader.h"
 
-#include <cairn/seeded_hash.h>
-
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -10,6 +8,7 @@
 
 #include "core/checked.h"
 #include "core/checksum.h"
+#include "core/seeded_hash.h"
 #include "format/compact_catalog/chunk_grid.h"
 #include "format/compact_catalog/coding.h"
 #include "format/compact_catalog/writer.h"

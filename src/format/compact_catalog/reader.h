@@ -6,9 +6,9 @@
 // proportion to what is read: the directory at open(), and the blocks and chunks of the wanted keys.
 #pragma once
 
-#include <cairn/box.h>
 #include <cairn/catalog.h>
 #include <cairn/result.h>
+#include <cairn/tensor.h>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,12 +1,12 @@
 #include "format/dcp/location_join.h"
 
-#include <cairn/seeded_hash.h>
-
 #include <algorithm>
 #include <limits>
 #include <numeric>
 #include <string>
 #include <unordered_map>
+
+#include "core/seeded_hash.h"
 
 namespace cairn::dcp {
 namespace {

@@ -1,7 +1,5 @@
 #include "format/dcp/metadata_decoder.h"
 
-#include <cairn/seeded_hash.h>
-
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "core/checked.h"
+#include "core/seeded_hash.h"
 #include "format/dcp/location_join.h"
 #include "format/dcp/metadata_records.h"
 #include "format/dcp/planner_data.h"
@@ -383,7 +382,7 @@ Result<LocationRecord> MetadataDecoder::read_location(std::string_view fqn, Node
   return record;
 }
 
-// Only names of items' files enter the catalog. The fold may have seen names of further files.
+// Only names of items' files enter the catalog. The fold may have seen names of other files.
 Result<std::uint32_t> MetadataDecoder::file_number(std::uint32_t path) {
   if (path >= files_.size()) files_.resize(path + std::size_t{1});
   std::optional<std::uint32_t>& file = files_[path];

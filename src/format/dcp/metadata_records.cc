@@ -191,7 +191,7 @@ bool is_value(std::string_view text, std::string_view expected) {
 
 }  // namespace
 
-// Every number and every text of the object's opcodes ends up in the object, and the object has no further numbers. If
+// Every number and every text of the object's opcodes ends up in the object, and the object has no other numbers. If
 // the counts agree, the fillings therefore hold all of the object's numbers. A name may be missing from the fillings:
 // then the name is a reference to an earlier text, and equal in every object that the stencil matches.
 bool MetadataRecords::is_determined_by(std::uint64_t folded, std::span<const Filling> fillings) const {

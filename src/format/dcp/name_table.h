@@ -4,13 +4,13 @@
 // hashed once for each place of the text, however often the place is looked up.
 #pragma once
 
-#include <cairn/seeded_hash.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
+
+#include "core/seeded_hash.h"
 
 namespace cairn::dcp {
 

@@ -1,12 +1,12 @@
 #include "format/dcp/planner_data.h"
 
-#include <cairn/seeded_hash.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+
+#include "core/seeded_hash.h"
 
 namespace cairn::dcp {
 namespace {

@@ -238,7 +238,7 @@ Result<void> JsonReader::skip_value() {
     } else {
       CAIRN_TRY(skip_scalar());
     }
-    // Ends each object and array without further items.
+    // Ends each object and array without more items.
     while (!open.empty()) {
       bool follows = false;
       if (open.back() == '{') {

@@ -7,11 +7,10 @@
 
 #include "core/byte_source.h"
 
-#include <cairn/box.h>
 #include <cairn/catalog.h>
-#include <cairn/dtype.h>
 #include <cairn/result.h>
 #include <cairn/state_dict.h>
+#include <cairn/tensor.h>
 
 #include <cstddef>
 #include <cstdint>

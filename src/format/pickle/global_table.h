@@ -3,12 +3,12 @@
 // One thread at a time while the table grows. Keeps views: the pickle's text must outlive the table.
 #pragma once
 
-#include <cairn/seeded_hash.h>
-
 #include <cstddef>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
+
+#include "core/seeded_hash.h"
 
 namespace cairn::pickle {
 

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cairn/result.h>
-#include <cairn/seeded_hash.h>
 
 #include <cstdint>
 #include <unordered_map>
 
+#include "core/seeded_hash.h"
 #include "format/pickle/graph.h"
 #include "format/pickle/writer.h"
 

@@ -3,9 +3,9 @@
 // Pure. Plain dtypes only: booleans, integers, floats and complex numbers, little endian.
 #pragma once
 
-#include <cairn/dtype.h>
 #include <cairn/result.h>
-#include <cairn/value.h>
+#include <cairn/state_dict.h>
+#include <cairn/tensor.h>
 
 #include <optional>
 #include <string>

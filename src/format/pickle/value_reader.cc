@@ -1,13 +1,12 @@
 #include "format/pickle/value_reader.h"
 
-#include <cairn/seeded_hash.h>
-
 #include <array>
 #include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
 
+#include "core/seeded_hash.h"
 #include "format/pickle/global_table.h"
 #include "format/pickle/numpy_node.h"
 

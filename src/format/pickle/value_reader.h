@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cairn/result.h>
-#include <cairn/value.h>
+#include <cairn/state_dict.h>
 
 #include <optional>
 

@@ -8,10 +8,9 @@
 #include "core/checked.h"
 #include "core/checksum.h"
 #include "core/little_endian.h"
+#include "core/seeded_hash.h"
 #include "format/json/json_reader.h"
 #include "format/json/json_string.h"
-
-#include <cairn/seeded_hash.h>
 
 #include <algorithm>
 #include <array>

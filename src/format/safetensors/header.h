@@ -10,9 +10,8 @@
 #include "core/byte_source.h"
 #include "format/safetensors/checksums.h"
 
-#include <cairn/box.h>
-#include <cairn/dtype.h>
 #include <cairn/result.h>
+#include <cairn/tensor.h>
 
 #include <cstdint>
 #include <optional>
@@ -63,10 +62,9 @@ struct HeaderPadding {
   std::size_t spaces_min = 0;
 };
 
-// The bytes before the first tensor. Fails with kInvalidArgument
-// for a name that is not UTF-8, is
-// "__metadata__" or occurs twice, and with kUnsupported for a type that the format lacks and for a header above the
-// limit. The tensors must be in the order of their bytes, without gaps.
+// The bytes before the first tensor. Fails with kInvalidArgument for a name that is not UTF-8, is "__metadata__" or
+// occurs twice, and with kUnsupported for a type that the format lacks and for a header above the limit. The tensors
+// must be in the order of their bytes, without gaps.
 Result<std::string> render_header(const Header& header, const HeaderPadding& padding = {});
 
 }  // namespace cairn::safetensors

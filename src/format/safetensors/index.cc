@@ -1,11 +1,10 @@
 #include "format/safetensors/index.h"
 
+#include "core/seeded_hash.h"
 #include "format/json/json_reader.h"
 #include "format/json/json_string.h"
 #include "format/safetensors/checksums.h"
 #include "format/safetensors/file_set.h"
-
-#include <cairn/seeded_hash.h>
 
 #include <algorithm>
 #include <optional>

@@ -5,15 +5,16 @@
 // to {"saved_offsets": [..]}. Pure; the text is untrusted.
 #pragma once
 
-#include <cairn/box.h>
 #include <cairn/result.h>
-#include <cairn/seeded_hash.h>
+#include <cairn/tensor.h>
 
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
+
+#include "core/seeded_hash.h"
 
 namespace cairn::safetensors {
 

@@ -6,7 +6,6 @@
 #include "core/byte_source.h"
 
 #include <cairn/result.h>
-#include <cairn/seeded_hash.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -20,6 +19,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "core/seeded_hash.h"
 #include "format/torch_file/archive_reader.h"
 
 namespace cairn::torch_file {

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cairn/result.h>
-#include <cairn/seeded_hash.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -15,6 +14,7 @@
 
 #include "core/byte_budget.h"
 #include "core/checked.h"
+#include "core/seeded_hash.h"
 
 namespace cairn::torch_file {
 
@@ -22,8 +22,8 @@ class FileBudget {
  public:
   explicit FileBudget(std::uint64_t file_bytes) : left_(ByteBudget(file_bytes).left()) {}
 
-  // Calls `read` with a budget of what all further entries leave, and counts what `read` has charged. Returns the
-  // result of `read`. kUnsafe, in words about the file, if the further entries have taken what `read` needs.
+  // Calls `read` with a budget of what all other entries leave, and counts what `read` has charged. Returns the
+  // result of `read`. kUnsafe, in words about the file, if the other entries have taken what `read` needs.
   template <typename Read>
   auto charged(std::size_t entry, const Read& read) -> decltype(read(std::declval<ByteBudget&>())) {
     std::uint64_t most = 0;

@@ -3,7 +3,7 @@
 // Pure. Exact for None, booleans, integers, floats, text, bytes, and for tuples of these.
 #pragma once
 
-#include <cairn/value.h>
+#include <cairn/state_dict.h>
 
 #include <optional>
 #include <string>

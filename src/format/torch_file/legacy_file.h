@@ -8,7 +8,6 @@
 #include "core/byte_source.h"
 
 #include <cairn/result.h>
-#include <cairn/seeded_hash.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/seeded_hash.h"
 #include "format/pickle/graph.h"
 
 namespace cairn::torch_file {

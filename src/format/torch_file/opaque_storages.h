@@ -5,8 +5,7 @@
 #pragma once
 
 #include <cairn/result.h>
-#include <cairn/seeded_hash.h>
-#include <cairn/value.h>
+#include <cairn/state_dict.h>
 
 #include <memory>
 #include <mutex>
@@ -14,6 +13,7 @@
 #include <unordered_map>
 
 #include "core/byte_budget.h"
+#include "core/seeded_hash.h"
 #include "format/torch_file/checked_storages.h"
 #include "format/torch_file/tensor_node.h"
 

@@ -14,9 +14,7 @@
 #include "core/byte_source.h"
 
 #include <cairn/result.h>
-#include <cairn/seeded_hash.h>
 #include <cairn/state_dict.h>
-#include <cairn/value.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -30,6 +28,7 @@
 #include <vector>
 
 #include "core/nested_shape.h"
+#include "core/seeded_hash.h"
 #include "format/pickle/graph.h"
 #include "format/torch_file/archive_reader.h"
 #include "format/torch_file/checked_storages.h"

@@ -1,7 +1,5 @@
 #include "format/torch_file/state_flattening.h"
 
-#include <cairn/seeded_hash.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <deque>
@@ -11,6 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/seeded_hash.h"
 #include "format/pickle/value_reader.h"
 #include "format/torch_file/key_text.h"
 #include "format/torch_file/tensor_node.h"

@@ -3,7 +3,7 @@
 // Each classic dtype has its own class; newer dtypes share a class that counts bytes. Pure look-ups.
 #pragma once
 
-#include <cairn/dtype.h>
+#include <cairn/tensor.h>
 
 #include <optional>
 #include <string_view>

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cairn/result.h>
-#include <cairn/seeded_hash.h>
 
 #include <cstdint>
 #include <functional>
@@ -14,6 +13,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "core/seeded_hash.h"
 #include "format/pickle/graph.h"
 #include "format/torch_file/tensor_node.h"
 

@@ -5,9 +5,8 @@
 // read an item by torch.load, with or without weights_only, with or without mmap.
 #pragma once
 
-#include <cairn/box.h>
-#include <cairn/dtype.h>
 #include <cairn/result.h>
+#include <cairn/tensor.h>
 
 #include <cstddef>
 #include <cstdint>

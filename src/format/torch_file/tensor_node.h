@@ -3,9 +3,8 @@
 // Pure; never reads the storage. read_tensor_node() has checked that the window lies in `storage_bytes` bytes.
 #pragma once
 
-#include <cairn/box.h>
-#include <cairn/dtype.h>
 #include <cairn/result.h>
+#include <cairn/tensor.h>
 
 #include <cstdint>
 #include <optional>
@@ -72,7 +71,7 @@ bool is_parameter_node(const pickle::Graph& graph, pickle::Node node);
 // dict of slots. Unset without attributes.
 pickle::Node attributes_node(const pickle::Graph& graph, pickle::Node node);
 
-// If `node` makes a torch.nn.Parameter without further state: the node of the parameter's tensor, and whether the
+// If `node` makes a torch.nn.Parameter without other state: the node of the parameter's tensor, and whether the
 // parameter requires a gradient.
 struct ParameterNode {
   pickle::Node tensor;

@@ -1,8 +1,7 @@
 // tensor_pickle: a tensor in the pickle of a torch.save archive: a window of a storage that is a record of the archive.
 #pragma once
 
-#include <cairn/box.h>
-#include <cairn/dtype.h>
+#include <cairn/tensor.h>
 
 #include <cstdint>
 #include <string_view>

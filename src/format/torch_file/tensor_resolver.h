@@ -3,8 +3,7 @@
 #pragma once
 
 #include <cairn/result.h>
-#include <cairn/seeded_hash.h>
-#include <cairn/value.h>
+#include <cairn/state_dict.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/seeded_hash.h"
 #include "format/pickle/value_reader.h"
 #include "format/torch_file/checked_storages.h"
 #include "format/torch_file/opaque_storages.h"
@@ -55,7 +55,7 @@ class TensorResolver final : public pickle::Resolver {
   bool big_endian_;
   std::unordered_map<std::string_view, Used, SeededHash> used_;  // by keys in the pickle
   std::vector<std::byte> window_;                                // the last one read
-  // The storages that the value has named: a further mention takes no further bytes.
+  // The storages that the value has named: another mention takes no more bytes.
   std::unordered_map<std::string_view, SharedArray, SeededHash> named_;
 };
 

@@ -6,7 +6,7 @@
 #include "core/byte_source.h"
 
 #include <cairn/result.h>
-#include <cairn/value.h>
+#include <cairn/state_dict.h>
 
 #include <cstdint>
 #include <string>

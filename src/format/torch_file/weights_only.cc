@@ -1,6 +1,6 @@
 #include "format/torch_file/weights_only.h"
 
-#include <cairn/dtype.h>
+#include <cairn/tensor.h>
 
 #include <algorithm>
 #include <array>

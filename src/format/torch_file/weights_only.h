@@ -4,7 +4,7 @@
 // Pure.
 #pragma once
 
-#include <cairn/value.h>
+#include <cairn/state_dict.h>
 
 #include <string>
 

@@ -8,7 +8,6 @@
 
 #include "core/byte_source.h"
 
-#include <cairn/error.h>
 #include <cairn/result.h>
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // Random tilings of a tensor for tests; no two chunks of a tiling overlap.
 #pragma once
 
-#include <cairn/box.h>
+#include <cairn/tensor.h>
 
 #include <cstdint>
 #include <random>

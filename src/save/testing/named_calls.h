@@ -1,8 +1,7 @@
 // Ranks as threads, and the names of the collective calls that they make. For the tests of this folder.
 #pragma once
 
-#include <cairn/callback_collectives.h>
-#include <cairn/local_group.h>
+#include <cairn/collectives.h>
 
 #include <chrono>
 #include <cstdint>

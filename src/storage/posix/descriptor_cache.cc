@@ -9,7 +9,7 @@
 namespace cairn::storage {
 namespace {
 
-// The remaining descriptors are for the caller, for further storages and for the files that they open.
+// The remaining descriptors are for the caller, for other storages and for the files that they open.
 constexpr rlim_t kShareOfProcess = 4;
 constexpr rlim_t kOpenMin = 8;
 constexpr rlim_t kOpenMax = 65536;  // for a process without a limit

@@ -139,7 +139,7 @@ TEST(DescriptorCache, FilesOutliveTheirStorage) {
   EXPECT_EQ(read_text(*files[0]).value(), "100000");
 }
 
-// A file that was opened, and closed again by the cache to open further files.
+// A file that was opened, and closed again by the cache to open other files.
 class ClosedFile : public testing::Test {
  protected:
   ClosedFile() {

@@ -43,6 +43,8 @@
 #include <tuple>
 #include <utility>
 
+#include "storage/posix/failed_call.h"
+
 namespace cairn::storage {
 namespace {
 
@@ -55,10 +57,6 @@ constexpr std::chrono::milliseconds kProgressInterval{1000};
 constexpr int kHolderPatience = 20;  // a holder renames and removes at most the files of two checkpoints
 
 constexpr const char* kLockFile = kLockName.data();  // ends with a zero byte
-
-Error failed(std::string_view action) {
-  return Error::from_errno(errno, std::string(action) + " failed").file(kLockFile);
-}
 
 constexpr std::string_view kReadingAttributes = "reading the attributes of the lock file";
 
@@ -81,13 +79,13 @@ Result<OpenedLockFile> open_lock_file(int directory) {
     }
     if (!file.fd && (errno == EEXIST || errno == ENOENT || errno == ESTALE)) continue;
     if (!file.fd) {
-      return failed("opening the lock file")
+      return failed("opening the lock file", kLockFile)
           .while_doing("locking the directory; if no save into the directory is in flight, remove the lock file");
     }
     struct stat status {};
     const bool known = fstat(file.fd.get(), &status) == 0;
     if (!known && errno == ESTALE) continue;
-    if (!known) return failed(kReadingAttributes);
+    if (!known) return failed(kReadingAttributes, kLockFile);
     if (S_ISREG(status.st_mode)) return file;
     return Error(ErrorCode::kUnsafe, "the lock file is not a regular file: remove it")
         .file(kLockFile)
@@ -102,12 +100,12 @@ Result<bool> is_retired(int directory, const os::Fd& fd) {
   constexpr int kFlags = AT_EMPTY_PATH | AT_STATX_FORCE_SYNC;
   constexpr unsigned kAsked = STATX_INO | STATX_NLINK | STATX_SIZE;
   if (statx(fd.get(), "", kFlags, kAsked, &locked) != 0) {
-    return is_gone() ? Result<bool>(true) : Result<bool>(failed(kReadingAttributes));
+    return is_gone() ? Result<bool>(true) : Result<bool>(failed(kReadingAttributes, kLockFile));
   }
   if (locked.stx_nlink == 0 || locked.stx_size != 0) return true;
   struct statx named {};
   if (statx(directory, kLockFile, AT_SYMLINK_NOFOLLOW, STATX_INO, &named) != 0) {
-    return is_gone() ? Result<bool>(true) : Result<bool>(failed(kReadingAttributes));
+    return is_gone() ? Result<bool>(true) : Result<bool>(failed(kReadingAttributes, kLockFile));
   }
   return locked.stx_ino != named.stx_ino || locked.stx_dev_major != named.stx_dev_major ||
          locked.stx_dev_minor != named.stx_dev_minor;
@@ -197,7 +195,7 @@ Result<Attempt> try_to_lock(const os::Fd& fd) {
       case ENOSYS:
       case EOPNOTSUPP:
       case EPERM: return Attempt::kNoLocks;
-      default: return failed("locking");
+      default: return failed("locking", kLockFile);
     }
   }
   return Attempt::kLocked;
@@ -220,7 +218,7 @@ Error never_locked(Attempt last) {
 }  // namespace
 
 Result<std::unique_ptr<StorageLock>> lock_directory(std::shared_ptr<const os::Fd> directory,
-                                                    std::chrono::milliseconds patience) {
+                                                    std::chrono::milliseconds patience, const os::StopFlag* stop) {
   Progress progress(directory->get(), patience);
   std::optional<OpenedLockFile> file;
   for (std::chrono::milliseconds pause = kRetryMin;; pause = std::min(pause * 2, kRetryMax)) {
@@ -240,6 +238,9 @@ Result<std::unique_ptr<StorageLock>> lock_directory(std::shared_ptr<const os::Fd
     if (attempt != Attempt::kBusy) {
       flock(file->fd.get(), LOCK_UN);  // a child that was forked meanwhile shares the lock
       file.reset();
+    }
+    if (stop != nullptr && stop->is_set()) {
+      return Error(ErrorCode::kCancelled, "interrupted while waiting for the lock of the directory").file(kLockFile);
     }
     if (progress.has_stopped()) return retired ? never_locked(attempt) : retired.error();
     std::this_thread::sleep_for(pause);

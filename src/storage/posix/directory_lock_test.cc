@@ -141,6 +141,20 @@ TEST_F(DirectoryLocks, ThatWereLostLeaveTheFileOfTheNextHolder) {
   EXPECT_TRUE((*next)->is_held());
 }
 
+// A free lock is granted even after the stop.
+TEST_F(DirectoryLocks, AreWaitedForUntilAStop) {
+  os::StopFlag stop;
+  stop.set();
+  auto held = lock_directory(directory(), 1min, &stop);
+  ASSERT_TRUE(held && *held);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto next = lock_directory(directory(), 10min, &stop);
+  ASSERT_FALSE(next);
+  EXPECT_EQ(next.error().code(), ErrorCode::kCancelled);
+  EXPECT_EQ(next.error().file(), std::string(kLockName));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 9min);
+}
+
 TEST_F(DirectoryLocks, OfAKilledProcessAreFree) {
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);

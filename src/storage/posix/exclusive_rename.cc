@@ -23,6 +23,7 @@
 #include <optional>
 
 #include "os/fd.h"
+#include "storage/posix/failed_call.h"
 
 namespace cairn::storage {
 namespace {
@@ -43,8 +44,6 @@ std::optional<Inode> inode_of(const NameInFolder& file) {
   if (fstatat(file.folder, file.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) return std::nullopt;
   return Inode{status.st_dev, status.st_ino};
 }
-
-Error failed(int error, const std::string& name) { return Error::from_errno(error, "publishing failed").file(name); }
 
 class ExclusiveRename {
  public:
@@ -77,7 +76,7 @@ class ExclusiveRename {
   }
 
   Result<void> unless_done(int error) {
-    if (inode_of(to_) != file_) return failed(error, to_.name);
+    if (inode_of(to_) != file_) return failed("publishing", to_.name, error);
     if (inode_of(from_) == file_) unlinkat(from_.folder, from_.name.c_str(), 0);
     return {};
   }
@@ -91,7 +90,7 @@ class ExclusiveRename {
 
 Result<void> rename_exclusively(const NameInFolder& from, const NameInFolder& to) {
   const std::optional<Inode> file = inode_of(from);
-  if (!file) return failed(errno, from.name);
+  if (!file) return failed("publishing", from.name);
   return ExclusiveRename(from, to, *file).run();
 }
 

@@ -1,7 +1,7 @@
 // The error of a failed system call.
 #pragma once
 
-#include <cairn/error.h>
+#include <cairn/result.h>
 
 #include <cerrno>
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace cairn::storage {
 
-// For a call that has just set errno: "`action` failed", for the file `name`.
-inline Error failed(std::string_view action, std::string_view name) {
-  return Error::from_errno(errno, std::string(action) + " failed").file(name);
+// "`action` failed", for the file `name`. Without `error`, for a call that has just set errno.
+inline Error failed(std::string_view action, std::string_view name, int error = errno) {
+  return Error::from_errno(error, std::string(action) + " failed").file(name);
 }
 
 }  // namespace cairn::storage

@@ -152,7 +152,9 @@ Result<std::unique_ptr<PosixStorage>> PosixStorage::make_directory(const std::fi
   return std::unique_ptr<PosixStorage>(new PosixStorage(std::move(fd), std::move(parents), umask));
 }
 
-Result<std::unique_ptr<StorageLock>> PosixStorage::lock() { return lock_directory(directory_, kLockPatience); }
+Result<std::unique_ptr<StorageLock>> PosixStorage::lock() {
+  return lock_directory(directory_, kLockPatience, stop_.get());
+}
 
 Result<PosixStorage::Place> PosixStorage::place_of(std::string_view name) const {
   CAIRN_TRY(check_name(name));

@@ -31,6 +31,7 @@ class PosixStorage final : public Storage {
                                                               std::optional<mode_t> umask = std::nullopt);
 
   Result<std::unique_ptr<StorageLock>> lock() override;
+  void set_stop(std::shared_ptr<const os::StopFlag> stop) override { stop_ = std::move(stop); }
   Result<void> make_folder(std::string_view name) override;
   Result<void> join_folder(std::string_view name) override;
   Result<void> remove_folder(std::string_view name) override;
@@ -73,6 +74,7 @@ class PosixStorage final : public Storage {
   std::shared_ptr<DescriptorCache> descriptors_ =
       std::make_shared<DescriptorCache>(DescriptorCache::share_of_process());
   HeldFolders folders_{directory_};
+  std::shared_ptr<const os::StopFlag> stop_;   // null, or as in set_stop
   const std::vector<os::Fd> parents_of_made_;  // the parents of the directories made by make_directory, to be synced
   std::atomic<bool> parents_synced_ = false;   // parents_of_made_, and the parent of the directory
 };

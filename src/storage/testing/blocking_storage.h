@@ -1,7 +1,7 @@
 // BlockingStorage: calls that hang like calls to an unresponsive file server, until the test releases them. For tests.
 #pragma once
 
-#include <cairn/save_deadlines.h>
+#include <cairn/options.h>
 
 #include <chrono>
 #include <condition_variable>

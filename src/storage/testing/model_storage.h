@@ -23,7 +23,7 @@ class ModelStorage final : public Storage {
  public:
   // The number of changing operations. Operations are numbered from 0.
   std::uint64_t operation_count() const;
-  // Operation `number` fails with `error`; all further operations succeed.
+  // Operation `number` fails with `error`; all other operations succeed.
   void fail_at(std::uint64_t number, Error error);
   // Operation `number` and all later operations fail, until lose_power() or outlive_crash().
   void crash_at(std::uint64_t number);
@@ -50,6 +50,7 @@ class ModelStorage final : public Storage {
 
   // Making and removing the lock file count as operations. Waits without a limit while the lock is held.
   Result<std::unique_ptr<StorageLock>> lock() override;
+  void set_stop(std::shared_ptr<const os::StopFlag>) override {}
   Result<void> make_folder(std::string_view name) override;
   Result<void> join_folder(std::string_view name) override;
   Result<void> remove_folder(std::string_view name) override;

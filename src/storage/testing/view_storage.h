@@ -1,6 +1,9 @@
 // ViewStorage: forwards every call to a storage that outlives the view. A test overrides the call under test.
 #pragma once
 
+#include <memory>
+#include <utility>
+
 #include "storage/storage.h"
 
 namespace cairn::storage {
@@ -9,6 +12,7 @@ class ViewStorage : public Storage {
  public:
   explicit ViewStorage(Storage& storage) : storage_(storage) {}
   Result<std::unique_ptr<StorageLock>> lock() override { return storage_.lock(); }
+  void set_stop(std::shared_ptr<const os::StopFlag> stop) override { storage_.set_stop(std::move(stop)); }
   Result<void> make_folder(std::string_view name) override { return storage_.make_folder(name); }
   Result<void> join_folder(std::string_view name) override { return storage_.join_folder(name); }
   Result<void> remove_folder(std::string_view name) override { return storage_.remove_folder(name); }

@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 
 from torch.distributed.checkpoint.metadata import Metadata
 
-from cairn._directory.location import metadata_name
-from cairn._directory.real_path import real_path
-from cairn._native.storages import directory_of
+from cairn._directory import metadata_name, real_path
 from cairn._process import ProcessPart, part
+from cairn._torch_protocol.storages import directory_of
 from cairn.filesystem import FileSystemReader
 
 _PathLike = str | os.PathLike[str]

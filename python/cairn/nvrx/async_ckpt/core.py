@@ -19,12 +19,11 @@ from typing import Any, NamedTuple, cast
 
 import torch.distributed as dist
 
-from cairn._pending import pending_saves
-from cairn._pending.async_saver import AsyncSaver
-from cairn._pending.default_savers import DefaultSavers
+from cairn._async import pending_saves
+from cairn._async.async_saver import AsyncSaver, DefaultSavers
 from cairn._process import ProcessPart, part
 from cairn._ranks.ranks import Ranks
-from cairn._settings.setting_ranges import IoPriority
+from cairn._settings import IoPriority
 from cairn.errors import InvalidArgument
 from cairn.nvrx.function_runs import Function, FunctionProcess, Run, run_in_fork
 from cairn.nvrx.staged_save import StageSave

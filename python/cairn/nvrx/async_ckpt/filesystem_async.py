@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItemType
 from torch.distributed.checkpoint.storage import WriteResult
 
-from cairn._failures.checkpoint_exceptions import failure_of
+from cairn._ranks.checkpoint_exceptions import failure_of
 from cairn._ranks.ranks import Ranks
 from cairn._results.lazy_dict import LazyDict
 from cairn.errors import InvalidArgument, Unsupported

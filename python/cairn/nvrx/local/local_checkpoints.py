@@ -27,7 +27,7 @@ from nvidia_resiliency_ext.checkpointing.local.ckpt_managers.base_manager import
     CheckpointingException,
 )
 
-from cairn._pending import pending_saves
+from cairn._async import pending_saves
 from cairn._ranks.ranks import Ranks
 from cairn.errors import Corrupt, NotFound
 from cairn.nvrx.async_ckpt.core import AsyncRequest

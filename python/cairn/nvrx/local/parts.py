@@ -16,9 +16,10 @@ import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 
 from cairn import _engine
+from cairn._calls.arguments import Call
 from cairn._calls.load import load
 from cairn._calls.save import save_now
-from cairn._state.dtypes import DTYPES
+from cairn._state.torch_codes import DTYPES
 from cairn.checkpoint import Checkpoint, TensorInfo, verify
 from cairn.errors import Corrupt, Error
 from cairn.nvrx.local.stored_state import STRUCTURE, is_tensor_key, part_of, state_of
@@ -65,7 +66,7 @@ def _all_parts(folder: Path) -> list[Part]:
 def write_parts(states: Sequence[tuple[str, dict[str, Any]]]) -> None:
     """Writes the stored form of each part into its directory, synced, in this process alone."""
     for directory, state in states:
-        save_now(state, checkpoint_id=directory, planner=DefaultSavePlanner(flatten_state_dict=False), no_dist=True)
+        save_now(state, Call(directory, planner=DefaultSavePlanner(flatten_state_dict=False), no_dist=True))
 
 
 def damage_of(folder: Path, part: Part) -> Exception | None:

@@ -22,7 +22,7 @@ from nvidia_resiliency_ext.checkpointing.local.base_state_dict import (  # type:
     TensorAwareStateDict,
 )
 
-from cairn._state.dtypes import QUANTIZED
+from cairn._state.torch_codes import QUANTIZED
 from cairn.errors import Corrupt, Error, InvalidArgument, Unsupported
 
 STRUCTURE = "structure"
