@@ -12,10 +12,8 @@
 //    `*.safetensors` files of other programs: a reader without an index would take those files too.
 // 2. The header of each file holds the save's id, and says whether an index belongs to the file.
 // 3. Publish the files of a set. The old index does not name the files, and without an index Cairn leaves out files
-// that
-//    need an index. A single file is not published.
-// 4. Seal: `index` in the folder. A save that concerns one file (ModelClaimOptions::file_name) has a mark instead,
-// which
+//    that need an index. A single file is not published.
+// 4. Seal: `index` in the folder. A save that concerns one file (ModelClaimOptions::file_name) has a mark instead: it
 //    says to later saves that nothing else belongs to the commit.
 // 5. a. Compare the model in place with the model of step 1. The headers of the files of earlier saves name the job and
 //       the save's number in the job. The files of step 3 must still be there. The list of the replaced files holds a
