@@ -182,7 +182,7 @@ def test_a_flipped_byte_and_a_cut_file_leave_no_target(form: Format, tmp_path: P
 
 
 # The steps at the top of src/convert/convert.cc, and of the transaction that commits: src/commit/save_transaction.cc
-# for DCP, model_transaction.cc for a single file.
+# and metadata_commit.cc for DCP, model_commit.cc for a single file.
 COMMITS = {
     "dcp": r"renameat2? target/\.cairn-ID/metadata -> target/\.metadata",
     "torch": r"renameat2? \.cairn-model-ID/target\.pt -> target\.pt",

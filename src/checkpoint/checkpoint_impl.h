@@ -15,7 +15,7 @@
 
 #include "checkpoint/lazy_metadata.h"
 #include "checkpoint/model_metadata.h"
-#include "commit/save_transaction.h"
+#include "commit/metadata_in_place.h"
 #include "core/seeded_hash.h"
 #include "data_file/data_file.h"
 #include "format/manifest/commit_record.h"

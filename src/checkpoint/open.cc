@@ -14,7 +14,7 @@
 #include "checkpoint/torch_save_file.h"
 #include "checkpoint/wanted_entries.h"
 #include "commit/job_identity.h"
-#include "commit/save_transaction.h"
+#include "commit/metadata_in_place.h"
 #include "core/byte_source.h"
 #include "core/checksum.h"
 #include "core/lfs_pointer.h"

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "commit/leftovers.h"
+#include "commit/private_folder.h"
 #include "commit/save_ticket.h"
 #include "commit/testing/dead_lease.h"
 #include "storage/posix/posix_storage.h"
@@ -81,7 +82,8 @@ TEST_F(DeadSaves, AreNotJudgedByALeaseThatTheServerHasLost) {
 TEST_F(DeadSaves, RemoveOnlyReplacedFilesThatNoOtherSaveHasWrittenAgain) {
   const std::string old = "__0_0.distcp", rewritten = "__1_0.distcp";
   ASSERT_TRUE(disk_->create_whole(old, "replaced", Durability::kBuffered));
-  ASSERT_TRUE(write_replaced_list(*disk_, folder_, {old, rewritten}));
+  const std::string list = folder_ + "/" + std::string(kReplacedName);
+  ASSERT_TRUE(disk_->create_whole(list, encode_replaced_names({old, rewritten}), Durability::kBuffered));
   ASSERT_TRUE(disk_->create_whole(rewritten, "of a later save of stock torch", Durability::kBuffered));
   const auto later = scratch_.path() / rewritten;
   std::filesystem::last_write_time(later, std::filesystem::last_write_time(later) + std::chrono::seconds(5));

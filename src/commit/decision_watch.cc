@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "commit/save_transaction.h"
+#include "commit/metadata_in_place.h"
 
 namespace cairn::commit {
 namespace {

@@ -60,7 +60,7 @@ TEST_F(LeakedFile, StaysUnlessProvenLeaked) {
 TEST_F(LeakedFile, StaysIfARankThatSavedAloneRefersToTheFile) {
   const SaveIdentity alone{kLost, kOtherJob, 1};
   {
-    const auto transaction = SaveTransaction::claim(*disk_, alone, {.alone_as_rank = 3}).value();
+    const auto transaction = claim_checkpoint(*disk_, alone, {.alone_as_rank = 3}).value();
     leave("__3_0.distcp", data_file_of(kLost));
     manifest::CommitRecord record;
     record.files.push_back({"__3_0.distcp", 4, 0});

@@ -24,7 +24,7 @@
 
 namespace cairn::commit {
 
-// What a save commits: a DCP checkpoint (save_transaction.h), or a safetensors model (model_transaction.h).
+// What a save commits: a DCP checkpoint (metadata_commit.h), or a safetensors model (model_commit.h).
 enum class SaveForm : std::uint8_t { kCheckpoint, kModel };
 
 // The identity of a save, and the save's number within the job.

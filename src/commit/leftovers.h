@@ -13,7 +13,6 @@
 
 #include "commit/metadata_in_place.h"
 #include "commit/storage_clock.h"
-#include "format/manifest/commit_record.h"
 #include "storage/storage.h"
 
 namespace cairn::commit {
@@ -27,22 +26,13 @@ bool belongs_to(const storage::Storage& storage, const std::string& name, const 
 // times the size (core/byte_budget.h).
 inline constexpr std::uint64_t kDecodedMetadataBytesMax = std::uint64_t{256} << 20;
 
-// The files that `old`, as read from `metadata_name`, names and `record` does not name. Empty if `old` cannot be read:
-// the names are then unknown.
+// The files that `old`, as read from `metadata_name`, names and `files` lacks. Empty if `old` cannot be read: the names
+// are then unknown.
 std::vector<std::string> orphaned_files(const storage::Storage& storage, const std::string& metadata_name,
-                                        const MetadataInPlace& old, const manifest::CommitRecord& record);
+                                        const MetadataInPlace& old, const std::vector<std::string>& files);
 
-// The largest list of replaced files that a later save reads.
-inline constexpr std::uint64_t kReplacedBytesMax = std::uint64_t{1} << 30;
-
-// Writes the list of replaced files into the save's folder before the commit. If this process dies, a later save
-// finishes the removal from the list.
-Result<void> write_replaced_list(storage::Storage& storage, std::string_view folder,
-                                 const std::vector<std::string>& names);
-
-// The list of a save's folder; empty if the folder has no list. The names are those that a killed process left behind:
-// unchecked.
-std::vector<std::string> read_replaced_list(const storage::Storage& storage, std::string_view folder);
+// The text of kReplacedName in the folder of a checkpoint's save.
+std::string encode_replaced_names(const std::vector<std::string>& names);
 
 // Whether to remove leaked data files: files that no metadata names, and whose save has no private folder any more by
 // which a later save could recognise the save as dead. Without a lock of the directory leaked files are kept: the files
@@ -50,17 +40,18 @@ std::vector<std::string> read_replaced_list(const storage::Storage& storage, std
 enum class LeakedFiles : std::uint8_t { kKeep, kRemove };
 
 // Removes `orphans`, the folders and files of saves whose lease has run out, and, if requested, leaked files. `mine` is
-// the save that has just committed `record`; its files stay. Returns a warning for each file or folder that could not
-// be removed.
-std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine, const manifest::CommitRecord& record,
-                                  const std::vector<std::string>& orphans, LeakedFiles leaked);
+// the save that has just committed `committed`; its files stay. Returns a warning for each file or folder that could
+// not be removed.
+std::vector<std::string> clean_up(storage::Storage& storage, const SaveId& mine,
+                                  const std::vector<std::string>& committed, const std::vector<std::string>& orphans,
+                                  LeakedFiles leaked);
 
 // As clean_up(), for a save of rank `rank` alone. Removes only data files of this rank, of `orphans` and of the dead
 // saves in the rank's note. The number of calls into the storage does not depend on the files of other ranks: if
 // another metadata file than `.metadata` names files of this rank, the files are not kept for it.
 std::vector<std::string> clean_up_as_rank(storage::Storage& storage, const SaveId& mine,
-                                          const manifest::CommitRecord& record, const std::vector<std::string>& orphans,
-                                          std::uint32_t rank);
+                                          const std::vector<std::string>& committed,
+                                          const std::vector<std::string>& orphans, std::uint32_t rank);
 
 // Removes the files and the folder of a save of a checkpoint, if its lease has run out by `clock`. Call under the
 // directory's lock. An error if the needed files are unknown; adds a warning for each file that could not be removed.
@@ -72,11 +63,5 @@ Result<void> remove_dead_save(storage::Storage& storage, const SaveId& save_id, 
 // first: before the sync, a power cut can bring back the old `.metadata`, which needs the old files. If the sync fails,
 // returns the sync's error and removes nothing.
 Result<void> clean_up_after(storage::Storage& storage, const SaveId& save_id);
-
-// Removes a private folder with its files. kLease: removes all files but the lease, which still names the save of the
-// remaining data files.
-enum class Keep : std::uint8_t { kNothing, kLease };
-void remove_private_folder(storage::Storage& storage, std::string_view folder, std::vector<std::string>& warnings,
-                           Keep keep = Keep::kNothing);
 
 }  // namespace cairn::commit

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "commit/model_transaction.h"
+#include "commit/model_commit.h"
 #include "commit/testing/one_model.h"
 
 namespace cairn::commit {
@@ -43,7 +43,7 @@ void crash_everywhere(const ModelClaimOptions& first, const ModelClaimOptions& s
       }
       const bool recognised = kill_saves(disk);
       ModelClaimOptions any;
-      ASSERT_TRUE(ModelTransaction::claim(disk, model_save(4), any));
+      ASSERT_TRUE(claim_model(disk, model_save(4), any));
       if (recognised || !has_shards) ASSERT_TRUE(model_of_cairn(disk));
       if (recognised && !has_shards) ASSERT_EQ(model_of_cairn(disk), model_of_transformers(disk));
       if (ended) ASSERT_EQ(model_of_cairn(disk), 2u);
@@ -109,7 +109,7 @@ void crash_while_saves_overlap(const ModelClaimOptions& options, bool kill_the_e
       if (has_committed && options.kind != Kind::kShards) ASSERT_EQ(model_of_cairn(disk), 3u);
       if (ended && options.kind != Kind::kShards) ASSERT_EQ(model_of_transformers(disk), 3u);
       const bool recognised = kill_saves(disk);
-      { ASSERT_TRUE(ModelTransaction::claim(disk, model_save(4), ModelClaimOptions())); }
+      { ASSERT_TRUE(claim_model(disk, model_save(4), ModelClaimOptions())); }
       if (recognised) ASSERT_TRUE(model_of_cairn(disk));
       if (recognised && has_committed) ASSERT_EQ(model_of_cairn(disk), 3u);
       std::vector<std::string> expected = save_model(disk, 5, options);

@@ -6,8 +6,8 @@
 #include <sstream>
 #include <unordered_set>
 
-#include "commit/leftovers.h"
 #include "commit/model_files.h"
+#include "commit/private_folder.h"
 #include "core/seeded_hash.h"
 #include "format/safetensors/header.h"
 
@@ -64,7 +64,7 @@ class DeadSave {
     read_set(files);
     if (has(kCommittedName)) return is_whole_ ? complete(kCommittedName, model, OldIndex::kGoes) : leave();
     if (model.index.readable && model.index.index.save_id == to_hex(save_)) {
-      return complete(kReplacedModelName, model, OldIndex::kStays);
+      return complete(kReplacedName, model, OldIndex::kStays);
     }
     if (is_single_file_) return complete_single_file(model, has(kSealedIndexName));
     if (is_whole_ && is_alone(model)) return leave();
@@ -148,7 +148,7 @@ class DeadSave {
   // The index follows the single file, unless another program has changed the index.
   Result<void> complete_single_file(const ModelInPlace& model, bool has_sealed_index) {
     CAIRN_TRY_ASSIGN(const std::vector<StampedFile> replaced,
-                     read_replaced_files(storage_, folder_ + "/" + std::string(kReplacedModelName)));
+                     read_replaced_files(storage_, folder_ + "/" + std::string(kReplacedName)));
     const auto listed = std::find_if(replaced.begin(), replaced.end(),
                                      [](const StampedFile& file) { return file.name == safetensors::kIndexName; });
     const bool is_same =
@@ -159,22 +159,18 @@ class DeadSave {
       if (!has_sealed_index) CAIRN_TRY(make_index_of_single_file(sealed));
       CAIRN_TRY(storage_.replace(sealed, std::string(safetensors::kIndexName)));
     }
-    return complete(kReplacedModelName, model, OldIndex::kStays);
+    return complete(kReplacedName, model, OldIndex::kStays);
   }
 
-  // The sealed index goes first: if the saver was only paused, its commit then fails.
   Result<void> undo(const ModelInPlace& model) {
-    const std::size_t failures = warnings_.size();
-    remove_private_folder(storage_, folder_, warnings_, Keep::kLease);
-    if (warnings_.size() != failures) return {};  // a paused saver can commit, and needs its files
-    for (const std::string& name : names_) {
-      const bool is_needed = std::any_of(model.index.index.files.begin(), model.index.index.files.end(),
-                                         [&name](const auto& named) { return named.second == name; });
-      if (is_needed || !is_model_file_name(name)) continue;
-      if (auto removed = storage_.remove(name); !removed) warnings_.emplace_back(removed.error().what());
-    }
-    // While a file of the save is left, the lease tells a later save whose file it is.
-    if (warnings_.size() == failures) remove_private_folder(storage_, folder_, warnings_);
+    remove_dead_folder(storage_, folder_, SealedFiles::kFirst, warnings_, [&] {
+      for (const std::string& name : names_) {
+        const bool is_needed = std::any_of(model.index.index.files.begin(), model.index.index.files.end(),
+                                           [&name](const auto& named) { return named.second == name; });
+        if (is_needed || !is_model_file_name(name)) continue;
+        if (auto removed = storage_.remove(name); !removed) warnings_.emplace_back(removed.error().what());
+      }
+    });
     return {};
   }
 
@@ -284,14 +280,9 @@ Result<void> end_dead_of(storage::Storage& storage, const std::vector<SaveId>& s
       remove_private_folder(storage, folder, warnings);
       continue;
     }
-    const Result<bool> dead = lease_has_run_out(storage, folder, clock);
-    if (!dead && dead.error().code() != ErrorCode::kNotFound) {
-      warnings.push_back(not_cleaned_up(save, dead.error()));
-    }
-    if (!dead || !*dead) {
-      (void)storage.remove_folder(folder);  // succeeds only for an empty folder
-      continue;
-    }
+    const Result<bool> dead = is_dead_save(storage, folder, clock);
+    if (!dead) warnings.push_back(not_cleaned_up(save, dead.error()));
+    if (!dead || !*dead) continue;
     if (!written) {
       CAIRN_TRY_ASSIGN(written, read_headers(storage, files, saves));
     }

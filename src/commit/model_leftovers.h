@@ -17,9 +17,6 @@
 
 namespace cairn::commit {
 
-// The list of the files that a commit replaces, in the save's folder: a single file and an index write it before the
-// commit; for shards it is the text of kCommittedName. If the process dies, a later save finishes the removal from it.
-inline constexpr std::string_view kReplacedModelName = "replaced";
 // The index of the save, in the save's folder before the commit.
 inline constexpr std::string_view kSealedIndexName = "index";
 
@@ -30,6 +27,7 @@ inline constexpr std::string_view kOneFileName = "one-file";
 // The files of `old` without `kept`. `model.safetensors` comes first.
 std::vector<StampedFile> replaced_model_files(const ModelInPlace& old, const std::vector<std::string>& kept);
 
+// The text of kReplacedName in the folder of a model's save, and for shards of kCommittedName.
 std::string encode_replaced_files(const std::vector<StampedFile>& files);
 
 // Removes the files that have not changed, in this order. Fails if `model.safetensors` could not be removed, which

@@ -1,5 +1,5 @@
 // The commit of a safetensors model, step by step, on a model disk.
-#include "commit/model_transaction.h"
+#include "commit/model_commit.h"
 
 #include <gtest/gtest.h>
 
@@ -100,7 +100,7 @@ TEST(ModelCommit, WithoutOverwriteAModelIsAnError) {
   save_model(disk, 1);
   ModelClaimOptions options;
   options.overwrite = false;
-  const auto claimed = ModelTransaction::claim(disk, model_save(2), options);
+  const auto claimed = claim_model(disk, model_save(2), options);
   ASSERT_FALSE(claimed);
   EXPECT_EQ(claimed.error().code(), ErrorCode::kInvalidArgument);
 }
@@ -111,7 +111,7 @@ TEST(ModelCommit, ShardsReplaceAModelOnlyIfAllowed) {
   shards.kind = Kind::kShards;
   const auto first = save_model(disk, 1, shards);
   EXPECT_EQ(names_in(disk), sorted(first));
-  const auto claimed = ModelTransaction::claim(disk, model_save(2), shards);
+  const auto claimed = claim_model(disk, model_save(2), shards);
   ASSERT_FALSE(claimed);
   EXPECT_NE(std::string(claimed.error().what()).find("new directory"), std::string::npos);
   EXPECT_EQ(names_in(disk), sorted(first));
@@ -164,7 +164,7 @@ TEST(ModelCommit, AModelFileThatCannotBeRemovedMakesTheSaveFail) {
   EXPECT_NE(std::string(saved.error().what()).find("transformers"), std::string::npos);
   EXPECT_EQ(model_of_cairn(disk), 1u);
   ASSERT_TRUE(kill_saves(disk));
-  { ASSERT_TRUE(ModelTransaction::claim(disk, model_save(2))); }
+  { ASSERT_TRUE(claim_model(disk, model_save(2))); }
   EXPECT_FALSE(holds(disk, "model.safetensors"));
 }
 
@@ -176,7 +176,7 @@ TEST(ModelCommit, AnIndexThatCannotBeRemovedMakesTheShardsFailAndTheNextSaveRemo
   ASSERT_FALSE(try_model(faulty, 2, of_kind(Kind::kShards)));
   EXPECT_EQ(model_of_cairn(disk), 1u);
   ASSERT_TRUE(kill_saves(disk));
-  { ASSERT_TRUE(ModelTransaction::claim(disk, model_save(3))); }
+  { ASSERT_TRUE(claim_model(disk, model_save(3))); }
   EXPECT_EQ(model_of_cairn(disk), 2u);
 }
 
@@ -225,12 +225,12 @@ TEST(ModelCommit, UnderADamagedOrUnreadableIndexNoFileIsRemoved) {
   const auto before = names_in(disk);
   faulty.unremovable.clear();
   faulty.unreadable = kIndex;
-  EXPECT_FALSE(ModelTransaction::claim(faulty, model_save(2)));
+  EXPECT_FALSE(claim_model(faulty, model_save(2)));
   EXPECT_EQ(names_in(disk), before);
   faulty.unreadable.clear();
   faulty.go_stale(3);
   {
-    ASSERT_TRUE(ModelTransaction::claim(faulty, model_save(3)));
+    ASSERT_TRUE(claim_model(faulty, model_save(3)));
     EXPECT_EQ(model_of_cairn(disk), 1u);
   }
   ASSERT_FALSE(holds(disk, "model.safetensors"));
@@ -239,7 +239,7 @@ TEST(ModelCommit, UnderADamagedOrUnreadableIndexNoFileIsRemoved) {
   ASSERT_TRUE(killed.publish());
   leave_dead_lease(damaged, folder_of_save(model_save(1)));
   put(damaged, std::string(kIndex), "{");
-  { ASSERT_TRUE(ModelTransaction::claim(damaged, model_save(2))); }
+  { ASSERT_TRUE(claim_model(damaged, model_save(2))); }
   EXPECT_TRUE(holds(damaged, killed.names()[0]));
 }
 
@@ -264,14 +264,14 @@ TEST(ModelCommit, AFileThatHasChangedSinceTheCommitIsNotRemoved) {
   ASSERT_TRUE(kill_saves(disk));
   ASSERT_TRUE(disk.remove("model.safetensors"));
   put(disk, "model.safetensors", foreign_file("new"));
-  { ASSERT_TRUE(ModelTransaction::claim(disk, model_save(2))); }
+  { ASSERT_TRUE(claim_model(disk, model_save(2))); }
   EXPECT_TRUE(holds(disk, "model.safetensors"));
 }
 
 TEST(ModelCommit, ShardsBesideAFileOfAnotherProgramAreRefused) {
   ModelStorage disk;
   put(disk, "adapter_model.safetensors", foreign_file("mine"));
-  const auto claimed = ModelTransaction::claim(disk, model_save(1), of_kind(Kind::kShards));
+  const auto claimed = claim_model(disk, model_save(1), of_kind(Kind::kShards));
   ASSERT_FALSE(claimed);
   EXPECT_NE(std::string(claimed.error().what()).find("adapter_model"), std::string::npos);
 }
@@ -281,7 +281,7 @@ TEST(ModelCommit, AModelOfLinksIsRefused) {
   auto disk = storage::PosixStorage::open_directory(scratch.path()).value();
   std::filesystem::create_symlink("/dev/null", scratch.path() / "model.safetensors");
   for (const Kind kind : {Kind::kIndexed, Kind::kAlone, Kind::kShards}) {
-    const auto claimed = ModelTransaction::claim(*disk, model_save(1), of_kind(kind));
+    const auto claimed = claim_model(*disk, model_save(1), of_kind(kind));
     ASSERT_FALSE(claimed);
     EXPECT_NE(std::string(claimed.error().what()).find("links"), std::string::npos);
   }
@@ -307,13 +307,13 @@ TEST(ModelCommit, ASingleFileNeverTakesTheNameOfAFileOfSeveral) {
   ModelStorage disk;
   ModelClaimOptions alone = of_kind(Kind::kAlone);
   alone.file_name = "model-00001-of-00001.safetensors";
-  EXPECT_FALSE(ModelTransaction::claim(disk, model_save(1), alone));
+  EXPECT_FALSE(claim_model(disk, model_save(1), alone));
   const auto set = save_model(disk, 2);
   put(disk, std::string("odd.safetensors"), foreign_file("odd"));
   ASSERT_TRUE(disk.remove(kIndex));
   put(disk, std::string(kIndex), R"({"weight_map": {"odd": "odd.safetensors"}})");
   alone.file_name = "odd.safetensors";
-  EXPECT_FALSE(ModelTransaction::claim(disk, model_save(3), alone));
+  EXPECT_FALSE(claim_model(disk, model_save(3), alone));
 }
 
 TEST(ModelCommit, MetadataCopiedByAnotherProgramIsIgnored) {
@@ -354,7 +354,7 @@ TEST(ModelCommit, ASaveThatWasCleanedUpAtAnyPointNeverCommitsWithoutItsFiles) {
       ASSERT_TRUE(paused.publish());
       leave_dead_lease(disk, folder_of_save(model_save(2)));
       disk.crash_at(disk.operation_count() + crash_at);
-      (void)ModelTransaction::claim(disk, model_save(3));
+      (void)claim_model(disk, model_save(3));
       disk.outlive_crash();
       (void)paused.commit();
     }

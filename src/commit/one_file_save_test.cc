@@ -85,7 +85,7 @@ TEST(ModelClaim, NeverStandsBesideADcpCheckpoint) {
     for (const Kind kind : {Kind::kIndexed, Kind::kAlone, Kind::kShards}) {
       ModelClaimOptions options;
       options.kind = kind;
-      const auto claimed = ModelTransaction::claim(disk, model_save(1), options);
+      const auto claimed = claim_model(disk, model_save(1), options);
       ASSERT_FALSE(claimed);
       EXPECT_NE(std::string(claimed.error().what()).find("new directory"), std::string::npos);
     }

@@ -97,7 +97,7 @@ TEST_F(RankAlone, KeepsTheFilesOfLivingSavesAndOfOtherRanks) {
 
 TEST_F(RankAlone, KeepsAReplacedFileThatTheCheckpointOfAllRanksNames) {
   commit_one(disk_, save_number(1), alone());
-  const auto of_all = SaveTransaction::claim(disk_, save_number(2)).value();
+  const auto of_all = claim_checkpoint(disk_, save_number(2)).value();
   manifest::CommitRecord record;
   record.files.push_back({"__3_0.distcp", 4, 0});
   ASSERT_TRUE(of_all->commit("pickle", record, Durability::kBuffered));
@@ -106,7 +106,7 @@ TEST_F(RankAlone, KeepsAReplacedFileThatTheCheckpointOfAllRanksNames) {
 }
 
 TEST_F(RankAlone, KeepsAReplacedFileOfAnotherRank) {
-  const auto copied = SaveTransaction::claim(disk_, save_number(1), alone()).value();
+  const auto copied = claim_checkpoint(disk_, save_number(1), alone()).value();
   manifest::CommitRecord record;
   record.files.push_back({"__5_0.distcp", 4, 0});
   leave("__5_0.distcp", data_file_of(save_number(9).save_id));
@@ -138,7 +138,7 @@ TEST_F(RankAlone, TheNextSaveRemovesTheLeftoversOfAKillAtAnyOperation) {
     ModelStorage disk;
     commit_one(disk, save_number(1), alone());
     disk.crash_at(disk.operation_count() + kill_at);
-    const auto claim = SaveTransaction::claim(disk, save_number(2), alone());
+    const auto claim = claim_checkpoint(disk, save_number(2), alone());
     const std::string name = data_file_name({save_number(2), false}, kAlone, 0);
     const auto folder = folder_of(save_number(2).save_id);
     if (claim) {

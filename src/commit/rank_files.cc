@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "commit/leftovers.h"
+#include "commit/private_folder.h"
 
 namespace cairn::commit {
 

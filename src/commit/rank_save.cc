@@ -70,8 +70,7 @@ Result<std::unique_ptr<RankSave>> RankSave::claim(std::unique_ptr<storage::Stora
                                                   const ClaimOptions& options, Operations operations) {
   auto impl = std::make_unique<Impl>(std::move(storage), SaveTicket{identity, false}, std::move(operations));
   SaveMember& member = impl->member;
-  CAIRN_TRY_ASSIGN(auto transaction,
-                   SaveTransaction::claim(*member.storage, identity, options, member.report()));  // (1)
+  CAIRN_TRY_ASSIGN(auto transaction, claim_checkpoint(*member.storage, identity, options, member.report()));  // (1)
   transaction->keep_folder();
   member.place.rank = rank;
   member.ticket = transaction->ticket();

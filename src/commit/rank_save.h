@@ -13,6 +13,7 @@
 #include <optional>
 #include <vector>
 
+#include "commit/metadata_commit.h"
 #include "commit/save_coordinator.h"
 #include "commit/save_member.h"
 #include "commit/save_ticket.h"

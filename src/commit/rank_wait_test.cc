@@ -43,7 +43,7 @@ class WaitOfRanks : public testing::Test {
   }
 
   ModelStorage disk_;
-  std::unique_ptr<SaveTransaction> claim_ = SaveTransaction::claim(disk_, save_number(4)).value();
+  std::unique_ptr<SaveTransaction> claim_ = claim_checkpoint(disk_, save_number(4)).value();
   std::atomic<std::uint64_t> calls_{0};
   CountingStorage counting_{disk_, calls_};
   SaveMarks marks_{counting_, claim_->ticket().identity.save_id};

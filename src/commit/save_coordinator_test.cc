@@ -38,7 +38,7 @@ class NotingStorage final : public storage::ViewStorage {
 class ACoordinator : public testing::Test {
  protected:
   void claim(std::uint32_t count) {
-    auto transaction = SaveTransaction::claim(*member_.storage, identity_).value();
+    auto transaction = claim_checkpoint(*member_.storage, identity_).value();
     transaction->keep_folder();
     member_.ticket = transaction->ticket();
     member_.place = {0, count, 0};

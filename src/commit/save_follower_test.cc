@@ -33,7 +33,7 @@ class AFollower : public testing::Test {
   }
 
   ModelStorage disk_;
-  std::unique_ptr<SaveTransaction> claim_ = SaveTransaction::claim(disk_, save_number(4)).value();
+  std::unique_ptr<SaveTransaction> claim_ = claim_checkpoint(disk_, save_number(4)).value();
   SaveTicket ticket_ = claim_->ticket();
   RankBytes bytes_{ticket_, 1, 2};
   SaveMember member_{ModelStorage::view_of(disk_), ticket_, {}};
@@ -117,7 +117,7 @@ TEST_F(AFollower, ReportsNothingBeforeItsEntry) {
 TEST(RankWithoutFiles, DecidesByTheLease) {
   for (const bool has_files : {false, true}) {
     ModelStorage disk;
-    const auto claim = SaveTransaction::claim(disk, save_number(4)).value();
+    const auto claim = claim_checkpoint(disk, save_number(4)).value();
     claim->keep_folder();
     const auto save = RankSave::join(ModelStorage::view_of(disk), claim->ticket());
     SaveFence fence;
@@ -128,7 +128,7 @@ TEST(RankWithoutFiles, DecidesByTheLease) {
 
 TEST(RankWithoutFiles, AfterGivingUpReportsAFailureAndTakesNoLease) {
   ModelStorage disk;
-  const auto claim = SaveTransaction::claim(disk, save_number(4)).value();
+  const auto claim = claim_checkpoint(disk, save_number(4)).value();
   claim->keep_folder();
   const auto late = RankSave::join(ModelStorage::view_of(disk), claim->ticket());
   SaveFence fence;

@@ -78,8 +78,8 @@ TEST(Commit, OfAJobComeInTheirOrder) {
 
 TEST(Commit, WithoutOverwriteTheSecondOfTwoConcurrentSavesFails) {
   ModelStorage disk;
-  auto first = SaveTransaction::claim(disk, save_number(1), {.overwrite = false}).value();
-  auto second = SaveTransaction::claim(disk, save_number(2), {.overwrite = false}).value();
+  auto first = claim_checkpoint(disk, save_number(1), {.overwrite = false}).value();
+  auto second = claim_checkpoint(disk, save_number(2), {.overwrite = false}).value();
   ASSERT_TRUE(first->commit("pickle", {}, Durability::kDurable));
   EXPECT_EQ(second->commit("pickle", {}, Durability::kDurable).error().code(), ErrorCode::kInvalidArgument);
 }
@@ -377,7 +377,7 @@ TEST(Leftovers, InAnotherUsersFolderAreIgnored) {
 class LateRank {
  public:
   explicit LateRank(ModelStorage& disk) : disk_(disk) {
-    auto claimed = SaveTransaction::claim(disk, identity_);
+    auto claimed = claim_checkpoint(disk, identity_);
     const SaveTicket ticket = claimed.value()->ticket();
     claimed->reset();
     name_ = data_file_name(ticket, 1, 0);

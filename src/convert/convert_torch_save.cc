@@ -2,7 +2,7 @@
 // if it overlaps other tensors in a record of the source, a window of a storage that they share. A storage has the
 // elements of selected tensors alone. An object that several keys or parts of values share in a file of torch.save
 // stays one object. A value that is not plain data is written with the calls and storages of the source's pickle
-// (saved_values.h). The file waits in the private folder of a ModelTransaction and gets its name by one rename.
+// (saved_values.h). The file waits in the private folder of a SaveTransaction and gets its name by one rename.
 #include <algorithm>
 #include <deque>
 #include <optional>

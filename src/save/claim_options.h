@@ -3,7 +3,7 @@
 
 #include <cairn/save.h>
 
-#include "commit/save_transaction.h"
+#include "commit/metadata_commit.h"
 
 namespace cairn::checkpointer {
 

@@ -10,7 +10,7 @@
 
 #include <span>
 
-#include "commit/model_transaction.h"
+#include "commit/commit_content.h"
 #include "save/save_layout.h"
 
 namespace cairn::checkpointer {

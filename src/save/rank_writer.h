@@ -31,7 +31,7 @@ struct RankPart {
   std::uint32_t rank = 0;
   std::uint32_t file_count = 0;  // of the whole save; 0 if unknown
   bool file_per_item = false;
-  bool publishes = true;  // false: the transaction renames the files to their final names (ModelTransaction, kAlone)
+  bool publishes = true;      // false: the transaction renames the files to their final names (model_commit.cc, kAlone)
   bool owns_sources = false;  // true: `fill` of the images owns all that the images refer to; no gate is needed
 };
 

@@ -32,6 +32,7 @@
 
 #include "commit/commit_plan.h"
 #include "commit/job_identity.h"
+#include "commit/model_files.h"
 #include "commit/save_transaction.h"
 #include "coordination/ranks.h"
 #include "format/dcp/metadata_decoder.h"

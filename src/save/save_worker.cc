@@ -53,7 +53,6 @@ std::string not_cleaned_up(const Error& reason) {
 void WorkerState::drop() {
   writer.reset();
   transaction.reset();
-  model.reset();
   storage.reset();
 }
 
@@ -71,19 +70,21 @@ Result<void> SaveWorker::open(const SaveDirectory& directory) {
 
 Result<commit::SaveTicket> SaveWorker::claim(const commit::SaveIdentity& identity,
                                              const commit::ClaimOptions& options) {
-  return run("claiming the directory", [identity, options](WorkerState& state) -> Result<commit::SaveTicket> {
-    CAIRN_TRY_ASSIGN(state.transaction, commit::SaveTransaction::claim(*state.storage, identity, options));
-    state.transaction->set_fence(&state.fence);
-    return state.transaction->ticket();
-  });
+  return carry_out_claim(
+      [identity, options](WorkerState& state) { return commit::claim_checkpoint(*state.storage, identity, options); });
 }
 
 Result<commit::SaveTicket> SaveWorker::claim_model(const commit::SaveIdentity& identity,
                                                    const commit::ModelClaimOptions& options) {
-  return run("claiming the directory", [identity, options](WorkerState& state) -> Result<commit::SaveTicket> {
-    CAIRN_TRY_ASSIGN(state.model, commit::ModelTransaction::claim(*state.storage, identity, options));
-    state.model->set_fence(&state.fence);
-    return state.model->ticket();
+  return carry_out_claim(
+      [identity, options](WorkerState& state) { return commit::claim_model(*state.storage, identity, options); });
+}
+
+Result<commit::SaveTicket> SaveWorker::carry_out_claim(ClaimTask work) {
+  return run("claiming the directory", [work = std::move(work)](WorkerState& state) -> Result<commit::SaveTicket> {
+    CAIRN_TRY_ASSIGN(state.transaction, work(state));
+    state.transaction->set_fence(&state.fence);
+    return state.transaction->ticket();
   });
 }
 
@@ -103,11 +104,7 @@ Result<std::vector<WrittenFile>> SaveWorker::write(std::unique_ptr<RankWriter> w
 
 Result<void> SaveWorker::expect(std::vector<std::string> names) {
   return run("claiming the directory", [names = std::move(names)](WorkerState& state) mutable -> Result<void> {
-    if (state.model) {
-      state.model->expect(std::move(names));
-    } else {
-      state.transaction->expect(std::move(names));
-    }
+    state.transaction->expect(std::move(names));
     return {};
   });
 }
@@ -122,28 +119,33 @@ Result<void> SaveWorker::with_files(std::string_view phase, void (commit::RankFi
 
 Result<commit::CommitReport> SaveWorker::commit(std::string pickle, manifest::CommitRecord record,
                                                 Durability durability) {
-  const auto work = [pickle = std::move(pickle), record = std::move(record), durability](WorkerState& state) {
-    // An exception must not hide a completed rename.
-    auto report = attempt([&] { return state.transaction->commit(pickle, record, durability); });
-    return CommitOutcome{std::move(report), state.transaction->may_have_committed()};
+  const auto work = [pickle = std::move(pickle), record = std::move(record),
+                     durability](commit::SaveTransaction& transaction) {
+    return transaction.commit(pickle, record, durability);
   };
   return carry_out_commit(work, kMetadataName);
 }
 
 Result<commit::CommitReport> SaveWorker::commit_model(commit::ModelContent content, Durability durability) {
-  const auto work = [content = std::move(content), durability](WorkerState& state) {
-    auto report = attempt([&] { return state.model->commit(content, durability); });
-    return CommitOutcome{std::move(report), state.model->may_have_committed()};
+  const auto work = [content = std::move(content), durability](commit::SaveTransaction& transaction) {
+    return transaction.commit(content, durability);
   };
   return carry_out_commit(work, safetensors::kIndexName);
 }
 
 Result<commit::CommitReport> SaveWorker::carry_out_commit(CommitTask work, std::string_view renamed) {
+  struct CommitOutcome {
+    Result<commit::CommitReport> report;
+    bool may_have_committed;
+  };
   may_have_committed_ = true;  // until the outcome is known
   Result<CommitOutcome> outcome = Error(ErrorCode::kInternal, "the commit was not tried");
   try {
-    outcome = run("committing",
-                  [work = std::move(work)](WorkerState& state) -> Result<CommitOutcome> { return work(state); });
+    outcome = run("committing", [work = std::move(work)](WorkerState& state) -> Result<CommitOutcome> {
+      // An exception must not hide a completed rename.
+      Result<commit::CommitReport> report = attempt([&] { return work(*state.transaction); });
+      return CommitOutcome{std::move(report), state.transaction->may_have_committed()};
+    });
   } catch (...) {  // of `interrupted`: the exception must not hide a commit, or a possible commit
     if (given_up_ == GivenUp::kForGood) may_have_committed_ = false;
     if (!given_up_ || given_up_ == GivenUp::kForGood) throw;

@@ -21,7 +21,8 @@
 #include <utility>
 #include <vector>
 
-#include "commit/model_transaction.h"
+#include "commit/metadata_commit.h"
+#include "commit/model_commit.h"
 #include "commit/save_fence.h"
 #include "commit/save_transaction.h"
 #include "os/gate.h"
@@ -42,12 +43,11 @@ struct SaveDirectory {
 struct WorkerState {
   commit::SaveFence fence;
   os::Gate sources;                                      // open while the caller's tensors may be read
-  std::unique_ptr<storage::Storage> storage;             // outlives `transaction`, `model` and `writer`
-  std::unique_ptr<commit::SaveTransaction> transaction;  // null except at the coordinator of a checkpoint
-  std::unique_ptr<commit::ModelTransaction> model;       // null except at the coordinator of a model
+  std::unique_ptr<storage::Storage> storage;             // outlives `transaction` and `writer`
+  std::unique_ptr<commit::SaveTransaction> transaction;  // null except at the coordinator
   std::unique_ptr<RankWriter> writer;
 
-  // Destroys `writer`, the transactions and `storage`, in this order. Files that were not committed are withdrawn.
+  // Destroys `writer`, `transaction` and `storage`, in this order. Files that were not committed are withdrawn.
   void drop();
 };
 
@@ -121,11 +121,9 @@ class SaveWorker {
  private:
   Result<void> with_files(std::string_view phase, void (commit::RankFiles::*act)());
   std::optional<Error> carry_out(storage::WatchedThread::Task task, std::string_view phase);
-  struct CommitOutcome {
-    Result<commit::CommitReport> report;
-    bool may_have_committed;
-  };
-  using CommitTask = std::function<CommitOutcome(WorkerState&)>;
+  using ClaimTask = std::function<Result<std::unique_ptr<commit::SaveTransaction>>(WorkerState&)>;
+  using CommitTask = std::function<Result<commit::CommitReport>(commit::SaveTransaction&)>;
+  Result<commit::SaveTicket> carry_out_claim(ClaimTask work);
   Result<commit::CommitReport> carry_out_commit(CommitTask work, std::string_view renamed);
   std::optional<Error> judge();
   void give_up(const Error& reason);

@@ -1,5 +1,6 @@
 #include "writer/writer_connection.h"
 
+#include <cairn/catalog.h>
 #include <cairn/version.h>
 #include <poll.h>
 #include <signal.h>
@@ -9,7 +10,6 @@
 #include <exception>
 #include <utility>
 
-#include "commit/save_transaction.h"
 #include "core/attempt.h"
 #include "os/call_within.h"
 #include "os/real_path.h"

@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "commit/model_commit.h"
 #include "commit/model_files.h"
 #include "commit/model_in_place.h"
-#include "commit/model_transaction.h"
 #include "commit/rank_files.h"
 #include "commit/testing/dead_lease.h"
 #include "commit/testing/one_save.h"
@@ -73,7 +73,7 @@ class OneModel {
   static Result<OneModel> make(storage::Storage& disk, const SaveIdentity& identity, const ModelClaimOptions& options) {
     OneModel save;
     save.kind_ = options.kind;
-    CAIRN_TRY_ASSIGN(save.transaction_, ModelTransaction::claim(disk, identity, options));
+    CAIRN_TRY_ASSIGN(save.transaction_, claim_model(disk, identity, options));
     save.files_ = std::make_unique<RankFiles>(disk, identity);
     const FileSet set{options.kind, options.kind == Kind::kAlone ? 1U : 2U};
     for (std::uint32_t i = 1; i <= set.file_count; ++i) {
@@ -104,7 +104,7 @@ class OneModel {
  private:
   OneModel() = default;
   Kind kind_ = Kind::kIndexed;
-  std::unique_ptr<ModelTransaction> transaction_;
+  std::unique_ptr<SaveTransaction> transaction_;
   std::unique_ptr<RankFiles> files_;
   ModelContent content_;
 };

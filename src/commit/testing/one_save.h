@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "commit/metadata_commit.h"
+#include "commit/metadata_in_place.h"
 #include "commit/rank_files.h"
 #include "commit/save_transaction.h"
 #include "format/manifest/trailer.h"
@@ -49,7 +51,7 @@ inline std::string data_file_of(const SaveId& save_id) {
 class OneSave {
  public:
   OneSave(storage::Storage& disk, const SaveIdentity& identity, const ClaimOptions& options = {})
-      : transaction_(SaveTransaction::claim(disk, identity, options).value()),
+      : transaction_(claim_checkpoint(disk, identity, options).value()),
         files_(std::in_place, disk, identity),
         name_(data_file_name(transaction_->ticket(), options.alone_as_rank.value_or(0), 0)) {
     transaction_->expect({name_});

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "commit/metadata_in_place.h"
 #include "commit/save_ticket.h"
-#include "commit/save_transaction.h"
 #include "core/checked.h"
 #include "data_file/file_image.h"
 #include "format/manifest/trailer.h"

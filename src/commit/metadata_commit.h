@@ -1,0 +1,33 @@
+// The commit of a DCP checkpoint, by the rename of its metadata file.
+#pragma once
+
+#include <cairn/result.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "commit/lease.h"
+#include "commit/save_transaction.h"
+#include "storage/storage.h"
+
+namespace cairn::commit {
+
+struct ClaimOptions {
+  bool overwrite = true;
+  // A rank that saves alone: the save commits `__{rank}.metadata`, and neither lists nor opens the files of other
+  // ranks. `names_taken` must be set if the rank has more than one file.
+  std::optional<std::uint32_t> alone_as_rank = {};
+  bool names_taken = false;  // DCP's names are not free: for example another rank has files in its own directory
+  // Whether a safetensors model may be in the directory. torch allows it: Cairn then opens the checkpoint, and programs
+  // that read models open the model. false: a model is an error (kInvalidArgument).
+  bool beside_a_model = true;
+};
+
+// Step 1. `storage` must outlive the transaction; `progress` is for the transaction's lease. kInvalidArgument if a
+// checkpoint exists and `overwrite` is false.
+Result<std::unique_ptr<SaveTransaction>> claim_checkpoint(storage::Storage& storage, const SaveIdentity& identity,
+                                                          const ClaimOptions& options = {},
+                                                          Lease::Progress progress = {});
+
+}  // namespace cairn::commit
