@@ -225,7 +225,8 @@ def test_ctrl_c_ends_the_wait_for_the_lock_of_the_directory(name: str, checkpoin
             os.close(lock)
         waiter.communicate(timeout=240)
     give_up_at = time.monotonic() + 240
-    while saves := cairn.saves_in_flight(checkpoint):  # Ctrl-C has ended the wait for an asynchronous save, not the save
+    # Ctrl-C has ended the wait for an asynchronous save, not the save.
+    while saves := cairn.saves_in_flight(checkpoint):
         assert time.monotonic() < give_up_at, saves
         time.sleep(0.01)
     cairn.load(state, checkpoint_id=checkpoint)

@@ -16,7 +16,7 @@ CommitContent content_of_checkpoint(const SaveIdentity& identity, const std::str
   record.save_number = identity.save_number;
   record.front_bytes = pickle.size();
   record.front_checksum = crc32(std::as_bytes(std::span(pickle)));
-  CommitContent content;
+  CommitContent content{SaveForm::kCheckpoint, {}, {}};
   for (const manifest::CommitRecord::File& file : record.files) content.files.push_back(file.name);
   content.render = [&pickle, record = std::move(record)]() -> Result<std::string> {
     return pickle + manifest::encode_commit_record(record);
@@ -31,7 +31,7 @@ CommitContent content_of_model(const SaveIdentity& identity, const ModelContent&
     if (model.files != std::vector{std::string(kSingleModelName)}) index.save_id = id;
     return safetensors::render_index(index, model.tensor_bytes);
   };
-  return {model.files, render};
+  return {SaveForm::kModel, model.files, render};
 }
 
 }  // namespace cairn::commit

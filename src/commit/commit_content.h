@@ -15,6 +15,7 @@
 namespace cairn::commit {
 
 struct CommitContent {
+  SaveForm form;
   std::vector<std::string> files;  // final names
   // The document: `.metadata`, or the index of a model. Called at most once, and not for a model without an index.
   std::function<Result<std::string>()> render;

@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "commit/commit_content.h"
@@ -89,9 +90,11 @@ class CommitStrategy {
                                std::string_view what, const std::function<Result<bool>()>& has_moved) {
     Result<void> moved = storage_.replace(in_folder(from), name);
     if (moved) return {};
-    const Result<bool> found = has_moved();
-    if (found) return *found ? Result<void>() : moved;
-    may_be_visible = true;  // unknown state: files of a possible checkpoint are not withdrawn
+    const bool was_visible = std::exchange(may_be_visible, true);  // unknown state, also if has_moved() throws
+    if (const Result<bool> found = has_moved(); found) {
+      may_be_visible = was_visible;
+      return *found ? Result<void>() : moved;
+    }
     return std::move(moved).error().while_doing("committing; it is unknown " + std::string(what));
   }
 

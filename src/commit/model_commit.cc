@@ -299,13 +299,13 @@ class ModelCommit final : public CommitStrategy {
   Result<void> mark_committed(Durability durability, bool& may_be_visible) {
     const std::string mark = in_folder(kCommittedName);
     Result<void> marked = storage_.create_whole(mark, list_, durability);
+    may_be_visible = true;  // also if the answer was lost
     if (!marked) {
       const auto found = storage_.open(mark, false);
-      if (!found && found.error().error_number() == ENOENT) return marked;
-      may_be_visible = true;  // unknown state
+      may_be_visible = found || found.error().error_number() != ENOENT;
+      if (!may_be_visible) return marked;
       return std::move(marked).error().while_doing("committing; it is unknown whether the shards are committed");
     }
-    may_be_visible = true;
     CAIRN_TRY(sync(folder_, durability));
     if (old_.index.present) CAIRN_TRY(remove_index(durability));
     return {};

@@ -94,6 +94,11 @@ Result<bool> SaveTransaction::commit_under_lock(const CommitContent& content, Du
 }
 
 Result<CommitReport> SaveTransaction::commit(const CommitContent& content, Durability durability) {
+  if (content.form != identity_.form) {
+    return Error(ErrorCode::kInvalidArgument, identity_.form == SaveForm::kModel
+                                                  ? "the save has claimed the directory for a model: commit a model"
+                                                  : "the save has claimed the directory for a checkpoint: commit one");
+  }
   CAIRN_TRY(seal(content, durability));  // (4)
   bool is_cleaned = false;
   {

@@ -328,5 +328,18 @@ TEST_F(ModelSteps, WholeFilesNeedARankThatHoldsTheTensorsWhole) {
   EXPECT_EQ(claimed->model_shares()[0].boxes.size() + claimed->model_shares()[1].boxes.size(), 1u);
 }
 
+TEST_F(ModelSteps, OfTheOtherFormAreRefusedAndTheCheckpointStays) {
+  Share old(0, 1);
+  ASSERT_TRUE(save(directory_, old.dict()));
+  auto claimed = SaveClaim::make(directory_);
+  ASSERT_TRUE(claimed) << claimed.error().what();
+  const auto committed = claimed->commit_model({});
+  ASSERT_FALSE(committed);
+  EXPECT_EQ(committed.error().code(), ErrorCode::kInvalidArgument);
+  Share loaded(0, 0);
+  ASSERT_TRUE(load(directory_, loaded.dict()));
+  EXPECT_EQ(loaded.found(0), 1);
+}
+
 }  // namespace
 }  // namespace cairn

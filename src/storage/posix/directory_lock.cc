@@ -238,8 +238,7 @@ Result<std::unique_ptr<StorageLock>> lock_directory(std::shared_ptr<const os::Fd
     if (attempt != Attempt::kBusy) {
       flock(file->fd.get(), LOCK_UN);  // a child that was forked meanwhile shares the lock
       file.reset();
-    }
-    if (stop != nullptr && stop->is_set()) {
+    } else if (stop != nullptr && stop->is_set()) {
       return Error(ErrorCode::kCancelled, "interrupted while waiting for the lock of the directory").file(kLockFile);
     }
     if (progress.has_stopped()) return retired ? never_locked(attempt) : retired.error();
