@@ -10,7 +10,8 @@ Steps, for each program:
 
 1. The test makes itself the reaper of orphans, and sends the server the command, and three files for the program.
 2. The server forks a process, which forks the program and ends. The orphan becomes a child of the test.
-3. The server answers with the program's process id. The test is no reaper from now on.
+3. The program makes its session, if the command asks for one: signals to the group reach it from the answer on. The
+   server answers with the program's process id. The test is no reaper from now on.
 4. The program leaves the server's loop, and becomes the main module of its process.
 """
 
@@ -52,7 +53,7 @@ class Server:
         try:
             self._socket.sendmsg([json.dumps(request).encode()], rights)
             answer = self._socket.recv(64)
-            assert answer, "the server of warm processes has ended"
+            assert answer, "the server of warm processes, or the program, has ended"
             return int(answer)
         finally:
             self._become_reaper(False)  # 3
@@ -133,20 +134,23 @@ def _serve(requests: socket.socket) -> dict[str, Any]:
         read_end, write_end = os.pipe()
         forked = os.fork()  # 2
         if forked == 0:
-            program = os.fork()
-            if program == 0:
-                requests.close()
-                os.close(read_end)
-                os.close(write_end)
-                for number, file in enumerate(files):
-                    os.dup2(file, number)
-                    os.close(file)
-                return dict(json.loads(message))
-            os.write(write_end, str(program).encode())
-            os._exit(0)
+            if os.fork() != 0:
+                os._exit(0)
+            request = dict(json.loads(message))
+            if request["session"]:
+                os.setsid()  # 3
+            os.write(write_end, str(os.getpid()).encode())
+            requests.close()
+            os.close(read_end)
+            os.close(write_end)
+            for number, file in enumerate(files):
+                os.dup2(file, number)
+                os.close(file)
+            return request
         os.waitpid(forked, 0)  # the program is the test's child from here on
-        requests.send(os.read(read_end, 64))
-        for file in (*files, read_end, write_end):
+        os.close(write_end)
+        requests.send(os.read(read_end, 64))  # empty: the program has ended
+        for file in (*files, read_end):
             os.close(file)
 
 
@@ -155,8 +159,6 @@ def _become(
 ) -> tuple[Any, dict[str, Any]]:
     """4. Returns the code of the program and the names of its main module."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if request["session"]:
-        os.setsid()
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
