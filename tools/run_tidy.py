@@ -80,6 +80,7 @@ def main() -> int:
     seen: set[Path] = set()
     units = json.loads((arguments.build / "compile_commands.json").read_text())
     units = [unit for unit in units if wanted(unit, seen)]
+    units.sort(key=lambda unit: -sum(source.stat().st_size for source in sources_of(unit)))  # the longest first
     stale = [(unit, mark) for unit in units if not (mark := passed / fingerprint(unit)).exists()]
     problems = 0
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
