@@ -27,6 +27,7 @@ class FailuresAtOnce:
             self._terminal.write_line(report.longreprtext[-4000:])
 
 
+@pytest.hookimpl(trylast=True)  # after the terminal's
 def pytest_configure(config: pytest.Config) -> None:
     """Restores Ctrl-C for the programs of tests: a shell ignores the signal in programs of the background."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
