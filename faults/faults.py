@@ -43,7 +43,7 @@ class Counts:
 
 
 STOCK, ASYNC, WAITING = "stock", "async", "waiting"  # name prefixes, and all other names: each names a group
-SAMPLE = Counts(kills=60, others=8, async_kills=12, async_disks=9, async_hangs=4)
+SAMPLE = Counts(kills=12, others=3, async_kills=4, async_disks=6, async_hangs=2)
 ALL = Counts(kills=300, others=40, async_kills=300, async_disks=24, async_hangs=300)
 
 

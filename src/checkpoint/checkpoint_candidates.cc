@@ -21,6 +21,7 @@
 #include "commit/job_identity.h"
 #include "commit/lease.h"
 #include "core/checksum.h"
+#include "data_file/data_file.h"
 #include "format/manifest/commit_record.h"
 #include "storage/open_directory.h"
 #include "storage/staleness.h"
@@ -79,13 +80,14 @@ double time_of_directory(const fs::path& directory) {
 }
 
 // Nullopt if the directory holds no metadata of this name.
-std::optional<Candidate> candidate_in(const fs::path& directory, const std::string& metadata_name) {
+std::optional<Candidate> candidate_in(const OpenDirectory& open, const fs::path& directory,
+                                      const std::string& metadata_name) {
   Candidate candidate{directory, metadata_name};
   const auto unreadable = [&candidate](Error fault) -> std::optional<Candidate> {
     candidate.fault = storage::unavailable_if_stale(std::move(fault));  // a job must not start from an older one
     return candidate;
   };
-  const auto storage = storage::open_directory(directory);
+  const auto storage = open(directory);
   if (!storage) {
     const bool is_absent = storage::is_absent(storage.error());
     candidate.is_dangling = is_absent && is_symbolic_link(directory);
@@ -113,8 +115,8 @@ std::optional<Candidate> candidate_in(const fs::path& directory, const std::stri
 }
 
 // Nullopt if the directory holds no model that Cairn has saved.
-std::optional<Candidate> model_in(const fs::path& directory) {
-  const auto storage = storage::open_directory(directory);
+std::optional<Candidate> model_in(const OpenDirectory& open, const fs::path& directory) {
+  const auto storage = open(directory);
   if (!storage || !holds_model_alone(**storage)) return std::nullopt;
   Candidate candidate{directory, {}};
   const auto read = order_of_model(**storage);
@@ -171,8 +173,12 @@ Error too_short(const std::string& file, std::uint64_t expected, std::uint64_t a
       .actual(std::to_string(actual) + " bytes");
 }
 
-Result<void> check_files(const storage::Storage& storage, const manifest::CommitRecord& record) {
+Result<void> check_files(const storage::Storage& storage, const manifest::CommitRecord& record, Depth depth) {
   for (const manifest::CommitRecord::File& file : record.files) {
+    if (depth == Depth::kTrailers) {
+      CAIRN_TRY(data_file::DataFile::open(storage, file.name, true, &file, record.save_id));
+      continue;
+    }
     CAIRN_TRY_ASSIGN(const auto opened, storage.open(file.name, true));
     if (opened->size() != file.size) return too_short(file.name, file.size, opened->size(), "");
   }
@@ -215,8 +221,8 @@ Result<bool> has_recorded_checksum(const storage::ReadableFile& metadata, const 
   return checksum == record.front_checksum;
 }
 
-Result<void> check_once(const Candidate& candidate) {
-  CAIRN_TRY_ASSIGN(auto storage, storage::open_directory(candidate.directory));
+Result<void> check_once(const OpenDirectory& open, const Candidate& candidate, Depth depth) {
+  CAIRN_TRY_ASSIGN(auto storage, open(candidate.directory));
   if (candidate.is_model()) {
     CAIRN_TRY(open_safetensors(std::move(storage), {}));
     return {};
@@ -225,29 +231,33 @@ Result<void> check_once(const Candidate& candidate) {
   CAIRN_TRY_ASSIGN(const std::optional<manifest::CommitRecord> record, record_in(*metadata));
   if (!record) return check_stock(std::move(storage), candidate.metadata_name);
   CAIRN_TRY_ASSIGN(const bool is_intact, has_recorded_checksum(*metadata, *record));
-  CAIRN_TRY(check_files(*storage, *record));
+  CAIRN_TRY(check_files(*storage, *record, depth));
   // A load can do without the compact catalog, which the checksum covers too. The error of the opening names the rest.
   if (!is_intact) CAIRN_TRY(open_in(std::move(storage), candidate.metadata_name));
   return {};
 }
 
-std::optional<double> time_of(const Candidate& candidate) {
+std::optional<double> time_of(const OpenDirectory& open, const Candidate& candidate) {
   if (candidate.is_model()) return std::nullopt;
-  const auto storage = storage::open_directory(candidate.directory);
+  const auto storage = open(candidate.directory);
   const auto time = storage ? (*storage)->touched_at(candidate.metadata_name) : Result<double>(storage.error());
   return time ? std::optional(*time) : std::nullopt;
 }
 
 }  // namespace
 
+Result<std::unique_ptr<storage::Storage>> open_plainly(const fs::path& directory) {
+  return storage::open_directory(directory);
+}
+
 std::vector<Candidate> candidates_in(const CheckpointDirectories& directories, std::optional<std::uint32_t> rank,
-                                     Models models) {
+                                     Models models, const OpenDirectory& open) {
   std::vector<std::string> names{std::string(kMetadataName)};
   if (rank) names.push_back(metadata_name(rank));
   Kinds checkpoints;
   for (const fs::path& directory : directories) {
     for (const std::string& name : names) {
-      std::optional<Candidate> found = candidate_in(directory, name);
+      std::optional<Candidate> found = candidate_in(open, directory, name);
       if (!found) continue;
       const bool is_of_directory = found->fault && (found->is_dangling || leaves_open(*found->fault));
       checkpoints.add(*std::move(found));
@@ -259,19 +269,19 @@ std::vector<Candidate> candidates_in(const CheckpointDirectories& directories, s
   if (has_checkpoints(all) && models == Models::kIfAlone) return all;
   Kinds found_models;
   for (const fs::path& directory : directories) {
-    if (std::optional<Candidate> model = model_in(directory)) found_models.add(*std::move(model));
+    if (std::optional<Candidate> model = model_in(open, directory)) found_models.add(*std::move(model));
   }
   append_in_order(all, std::move(found_models));
   return all;
 }
 
-std::optional<Error> fault_of(const Candidate& candidate) {
+std::optional<Error> fault_of(const Candidate& candidate, Depth depth, const OpenDirectory& open) {
   constexpr int kTriesMax = 16;
   for (int tries = 1;; ++tries) {
-    const std::optional<double> before = time_of(candidate);
-    Result<void> checked = check_once(candidate);
+    const std::optional<double> before = time_of(open, candidate);
+    Result<void> checked = check_once(open, candidate, depth);
     if (checked) return std::nullopt;
-    if (tries == kTriesMax || time_of(candidate) == before) {
+    if (tries == kTriesMax || time_of(open, candidate) == before) {
       Error fault = storage::unavailable_if_stale(std::move(checked).error());
       return candidate.is_model() ? std::move(fault) : std::move(fault).file(candidate.metadata_name);
     }

@@ -5,13 +5,18 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "checkpoint/checkpoint_directories.h"
+#include "checkpoint/open_calls.h"
 
 namespace cairn::checkpointer {
+
+// storage::open_directory, as an OpenDirectory.
+Result<std::unique_ptr<storage::Storage>> open_plainly(const std::filesystem::path& directory);
 
 struct Candidate {
   // The place of the save in the order of all saves.
@@ -43,12 +48,15 @@ enum class Models : std::uint8_t { kIfAlone, kListed };
 // time of its metadata. The models that Cairn has saved come last. With `rank` also the checkpoints that this rank
 // saved alone. Reads the commit record of each directory, and neither pickles nor data files.
 std::vector<Candidate> candidates_in(const CheckpointDirectories& directories, std::optional<std::uint32_t> rank,
-                                     Models models);
+                                     Models models, const OpenDirectory& open = open_plainly);
 
 // Why a load of the candidate would fail; nullopt if the metadata has the recorded checksums and if all data files are
 // there with the recorded sizes. Of a stock checkpoint the pickle must be readable, and no data file may be missing or
-// too short for its items. Reads no data file. A checkpoint that a save replaces meanwhile is looked at again.
-std::optional<Error> fault_of(const Candidate& candidate);
+// too short for its items. Reads no data file. A checkpoint that a save replaces meanwhile is looked at again. With
+// kTrailers the trailer of each data file must also have the recorded checksum.
+enum class Depth : std::uint8_t { kSizes, kTrailers };
+std::optional<Error> fault_of(const Candidate& candidate, Depth depth = Depth::kSizes,
+                              const OpenDirectory& open = open_plainly);
 
 // Whether a directory holds a DCP checkpoint, maybe an unusable one.
 bool has_checkpoints(const std::vector<Candidate>& candidates);

@@ -62,6 +62,17 @@ bool is_gone(const storage::Storage& storage, const std::string& folder) {
 
 }  // namespace
 
+Result<bool> has_living_save(const storage::Storage& storage) {
+  CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage.list());
+  for (const storage::ListedFile& file : files) {
+    if (!save_of(file)) continue;
+    const Result<bool> run_out = lease_has_run_out(storage, file.name, StorageClock::of_this_host());
+    if (run_out && !*run_out) return true;
+    if (!run_out && run_out.error().code() != ErrorCode::kNotFound) return run_out.error();
+  }
+  return false;
+}
+
 Result<RemovedSaves> remove_dead_saves(storage::Storage& storage, Removal removal) {
   RemovedSaves removed;
   CAIRN_TRY_ASSIGN(const std::vector<FoundSave> dead, find_dead(storage, removed));  // (1)

@@ -200,6 +200,32 @@ std::vector<std::string> orphaned_files(const storage::Storage& storage, const s
   return names;
 }
 
+Result<std::vector<std::string>> files_of_checkpoint(const storage::Storage& storage, const std::string& metadata_name,
+                                                     const MetadataInPlace& old) {
+  std::optional<std::vector<std::string>> names = names_in(storage, metadata_name, old);
+  if (!names) {
+    return Error(ErrorCode::kCorrupt,
+                 "the names of the checkpoint's data files are unknown: the metadata has no commit "
+                 "record, and can't be decoded or is too large")
+        .file(metadata_name);
+  }
+  if (old.record) {
+    std::erase_if(*names, [&](const std::string& name) { return !belongs_to(storage, name, old.record->save_id); });
+  }
+  return *std::move(names);
+}
+
+Result<std::vector<std::string>> remove_unneeded(storage::Storage& storage, const std::vector<std::string>& names,
+                                                 const std::string& except) {
+  CAIRN_TRY_ASSIGN(std::vector<storage::ListedFile> files, storage.list());
+  std::erase_if(files, [&except](const storage::ListedFile& file) { return file.name == except; });
+  FileNames needed;
+  if (auto problem = add_needed(storage, files, needed)) return Error(ErrorCode::kCorrupt, *std::move(problem));
+  std::vector<std::string> warnings;
+  Cleaner(storage, std::move(needed), StorageClock::of_this_host(), warnings).remove(names);
+  return warnings;
+}
+
 std::string encode_replaced_names(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) {

@@ -31,6 +31,16 @@ inline constexpr std::uint64_t kDecodedMetadataBytesMax = std::uint64_t{256} << 
 std::vector<std::string> orphaned_files(const storage::Storage& storage, const std::string& metadata_name,
                                         const MetadataInPlace& old, const std::vector<std::string>& files);
 
+// The data files of the checkpoint with the metadata `old`, as read from `metadata_name`. With a commit record, only
+// the files that its save has written. kCorrupt if the names are unknown.
+Result<std::vector<std::string>> files_of_checkpoint(const storage::Storage& storage, const std::string& metadata_name,
+                                                     const MetadataInPlace& old);
+
+// Removes those of the data files `names` that no metadata file of the directory except `except` needs. Returns a
+// warning for each file that could not be removed; an error if the needed files are unknown.
+Result<std::vector<std::string>> remove_unneeded(storage::Storage& storage, const std::vector<std::string>& names,
+                                                 const std::string& except);
+
 // The text of kReplacedName in the folder of a checkpoint's save.
 std::string encode_replaced_names(const std::vector<std::string>& names);
 

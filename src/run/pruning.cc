@@ -1,0 +1,213 @@
+// 1. Finish the removals that a crash has interrupted.
+// 2. Note which checkpoint is in place in each directory, and then list the checkpoints in the order of latest(): a
+//    checkpoint that replaces a noted one meanwhile may be newer than the list says, and step 5 leaves it. Find the
+//    newest good one. Without one nothing is removed.
+// 3. Choose among the older ones: those that the rule does not keep, and that a save of Cairn has written in place.
+// 4. Make the commit of the newest good one durable: its directory is synced. The process that renamed its `.metadata`
+//    may have died before the sync; a power cut could then take it back when the older ones are gone.
+// 5. Remove the chosen ones, the oldest first, each by commit/checkpoint_removal.cc: under the lock of its directory,
+// and
+//    only if the checkpoint noted in step 2 is still in place.
+//
+// Why at least one good checkpoint stays, with any number of processes: a process removes only checkpoints older than
+// one that it has found to be good and has made durable. latest()'s order is the same for all processes. The newest
+// good one of all is older than none, so no process removes it.
+#include "run/pruning.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/checkpoint_candidates.h"
+#include "checkpoint/step_in_name.h"
+#include "commit/checkpoint_removal.h"
+#include "commit/dead_saves.h"
+#include "commit/metadata_in_place.h"
+#include "commit/pin.h"
+#include "run/retention.h"
+
+namespace cairn::run {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpointer::Candidate;
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+Error explained(Error error, const fs::path& directory) {
+  return std::move(error).while_doing("removing the checkpoint in '" + directory.string() + "'");
+}
+
+class Pruning {
+ public:
+  Pruning(RunRoot& root, const PruneOptions& options)
+      : root_(root),
+        options_(options),
+        removal_(options.dry_run ? commit::Removal::kTry : commit::Removal::kDo),
+        open_([&root](const fs::path& directory) { return root.open(directory); }) {}
+
+  Result<PruneReport> run() {
+    CAIRN_TRY_ASSIGN(std::vector<fs::path> directories, root_.directories());
+    std::sort(directories.begin(), directories.end());
+    for (const fs::path& directory : directories) finish(directory);  // (1)
+    for (const fs::path& directory : directories) note(directory);    // (2)
+    candidates_ = checkpointer::candidates_in(directories, {}, checkpointer::Models::kIfAlone, open_);
+    std::erase_if(candidates_, [](const Candidate& candidate) { return candidate.is_model(); });
+    const std::optional<std::size_t> newest = find_newest_good();
+    if (!newest) return std::move(report_);
+    const std::vector<std::size_t> chosen = choose(*newest);  // (3)
+    if (chosen.empty()) return std::move(report_);
+    if (!options_.dry_run) CAIRN_TRY(make_durable(candidates_[*newest].directory));  // (4)
+    for (auto i = chosen.rbegin(); i != chosen.rend(); ++i) {                        // (5)
+      if (options_.interrupted && options_.interrupted()) {
+        return Error(ErrorCode::kCancelled,
+                     "interrupted before '" + candidates_[*i].directory.string() + "' was removed");
+      }
+      remove(candidates_[*i]);
+    }
+    return std::move(report_);
+  }
+
+ private:
+  void finish(const fs::path& directory) {
+    const auto storage = root_.open(directory);
+    if (!storage) return;  // gone, or not accessible: step 2 says so
+    Result<std::optional<commit::CheckpointRemoval>> finished = commit::finish_removal(**storage, removal_);
+    if (!finished) {
+      report_.problems.push_back(explained(std::move(finished).error(), directory));
+    } else if (*finished) {
+      add_removed(directory, **std::move(finished), true);
+    }
+  }
+
+  void note(const fs::path& directory) {
+    const auto storage = root_.open(directory);
+    if (!storage) return;
+    if (auto in_place = commit::read_metadata_in_place(**storage)) noted_[directory] = *std::move(in_place);
+  }
+
+  std::optional<std::size_t> find_newest_good() {
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      const std::optional<Error> fault = fault_of(i);
+      if (!fault) return i;
+      keep(i, std::string("newer than the newest good checkpoint, and can't be loaded: ") + fault->what());
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Error> fault_of(std::size_t i) const {
+    if (candidates_[i].fault) return candidates_[i].fault;
+    return checkpointer::fault_of(candidates_[i], checkpointer::Depth::kTrailers, open_);
+  }
+
+  std::vector<std::size_t> choose(std::size_t newest) {
+    std::vector<Entry> entries;
+    for (const Candidate& candidate : candidates_) {
+      entries.push_back({checkpointer::step_in_name(candidate.directory), candidate.time, {}});
+    }
+    std::vector<std::string> reasons = kept_by(options_.rule, entries, seconds_since_1970(),
+                                               [&](std::size_t i) { return i == newest || !fault_of(i); });
+    std::vector<std::size_t> chosen;
+    for (std::size_t i = newest; i < candidates_.size(); ++i) {
+      std::string reason = i == newest ? "newest" : std::move(reasons[i]);
+      if (reason.empty()) reason = protection_of(candidates_[i]);
+      if (reason.empty()) {
+        chosen.push_back(i);
+      } else {
+        keep(i, std::move(reason));
+      }
+    }
+    return chosen;
+  }
+
+  // Why the checkpoint is none that a rule removes; empty if it is one.
+  std::string protection_of(const Candidate& candidate) const {
+    if (candidate.fault) return std::string("its metadata can't be read: ") + candidate.fault->what();
+    const auto noted = noted_.find(candidate.directory);
+    if (noted == noted_.end() || !noted->second.present) return "saved meanwhile";
+    if (!options_.adopt && !candidate.order) return "of stock torch";
+    if (!options_.adopt && candidate.is_copy()) return "a copy";
+    const auto& protect = options_.protect;
+    if (std::find(protect.begin(), protect.end(), candidate.directory) != protect.end()) return "in use";
+    const auto storage = root_.open(candidate.directory);
+    if (!storage) return storage.error().what();
+    const auto pin = commit::read_pin(**storage);
+    if (!pin) return pin.error().what();
+    if (*pin) return (*pin)->empty() ? "pinned" : "pinned: " + **pin;
+    return {};
+  }
+
+  Result<void> make_durable(const fs::path& directory) const {
+    const auto explain = [&directory](Error error) {
+      return std::move(error).while_doing("syncing the newest checkpoint '" + directory.string() +
+                                          "' before older checkpoints are removed");
+    };
+    const auto storage = root_.open(directory);
+    if (!storage) return explain(storage.error());
+    if (const Result<void> synced = (*storage)->sync(); !synced) return explain(synced.error());
+    return {};
+  }
+
+  void remove(const Candidate& candidate) {
+    Result<commit::CheckpointRemoval> removed = remove_from(candidate.directory);
+    if (removed) {
+      add_removed(candidate.directory, *std::move(removed), false);
+    } else if (removed.error().code() != ErrorCode::kNotFound && removed.error().code() != ErrorCode::kReplaced) {
+      report_.problems.push_back(explained(std::move(removed).error(), candidate.directory));
+    }
+  }
+
+  Result<commit::CheckpointRemoval> remove_from(const fs::path& directory) const {
+    CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, root_.open(directory));
+    return commit::remove_checkpoint(*storage, noted_.at(directory), removal_);
+  }
+
+  void add_removed(const fs::path& directory, commit::CheckpointRemoval removal, bool was_interrupted) {
+    RemovedCheckpoint removed = removed_checkpoint(directory, std::move(removal));
+    removed.was_interrupted = was_interrupted;
+    removed.keeps_directory = !options_.dry_run && !root_.remove_if_empty(directory);
+    report_.bytes += removed.bytes;
+    report_.removed.push_back(std::move(removed));
+  }
+
+  void keep(std::size_t i, std::string reason) {
+    const fs::path& directory = candidates_[i].directory;
+    report_.kept.push_back({directory, checkpointer::step_in_name(directory), std::move(reason)});
+  }
+
+  RunRoot& root_;
+  const PruneOptions& options_;
+  commit::Removal removal_;
+  checkpointer::OpenDirectory open_;
+  std::map<fs::path, commit::MetadataInPlace> noted_;
+  std::vector<Candidate> candidates_;  // in the order of latest()
+  PruneReport report_;
+};
+
+}  // namespace
+
+RemovedCheckpoint removed_checkpoint(const fs::path& directory, commit::CheckpointRemoval removal) {
+  RemovedCheckpoint removed;
+  removed.directory = directory;
+  removed.step = checkpointer::step_in_name(directory);
+  removed.save_id = removal.save_id;
+  removed.files = removal.files.size();
+  for (const commit::RemovedFile& file : removal.files) removed.bytes += file.bytes;
+  removed.warnings = std::move(removal.warnings);
+  return removed;
+}
+
+Result<PruneReport> prune(RunRoot& root, const PruneOptions& options) {
+  CAIRN_TRY(check(options.rule));
+  return Pruning(root, options).run();
+}
+
+}  // namespace cairn::run

@@ -1,0 +1,19 @@
+// Pruning: the removal of the checkpoints of a run that its rule does not keep. The steps are at the top of pruning.cc.
+#pragma once
+
+#include <cairn/result.h>
+#include <cairn/retention.h>
+
+#include <filesystem>
+
+#include "commit/checkpoint_removal.h"
+#include "run/run_root.h"
+
+namespace cairn::run {
+
+RemovedCheckpoint removed_checkpoint(const std::filesystem::path& directory, commit::CheckpointRemoval removal);
+
+// As cairn::prune(), below `root`.
+Result<PruneReport> prune(RunRoot& root, const PruneOptions& options);
+
+}  // namespace cairn::run

@@ -1,0 +1,62 @@
+#include <cairn/retention.h>
+
+#include <memory>
+#include <utility>
+
+#include "checkpoint/step_in_name.h"
+#include "commit/checkpoint_removal.h"
+#include "commit/pin.h"
+#include "run/pruning.h"
+#include "run/run_root.h"
+#include "storage/open_directory.h"
+
+namespace cairn {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "removing the checkpoint in 'step-10'"
+Error explained(Error error, const char* action, const fs::path& directory) {
+  return std::move(error).while_doing(std::string(action) + " '" + directory.string() + "'");
+}
+
+Result<commit::CheckpointRemoval> remove_from(storage::Storage& storage, commit::Removal removal) {
+  CAIRN_TRY_ASSIGN(const commit::MetadataInPlace in_place, commit::read_metadata_in_place(storage));
+  return commit::remove_checkpoint(storage, in_place, removal);
+}
+
+}  // namespace
+
+Result<PruneReport> prune(const fs::path& root, const PruneOptions& options) {
+  return run::prune(*run::run_root(root), options);
+}
+
+Result<RemovedCheckpoint> remove_checkpoint(const fs::path& directory, const RemoveOptions& options) {
+  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, storage::open_directory(directory));
+  auto removal = remove_from(*storage, options.dry_run ? commit::Removal::kTry : commit::Removal::kDo);
+  if (!removal) return explained(std::move(removal).error(), "removing the checkpoint in", directory);
+  RemovedCheckpoint removed = run::removed_checkpoint(directory, *std::move(removal));
+  removed.keeps_directory = !options.dry_run && !run::remove_if_empty(directory);
+  return removed;
+}
+
+Result<void> pin(const fs::path& directory, const std::string& note) {
+  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, storage::open_directory(directory));
+  auto pinned = commit::pin(*storage, note);
+  if (!pinned) return explained(std::move(pinned).error(), "pinning the checkpoint in", directory);
+  return {};
+}
+
+Result<bool> unpin(const fs::path& directory) {
+  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, storage::open_directory(directory));
+  auto unpinned = commit::unpin(*storage);
+  if (!unpinned) return explained(std::move(unpinned).error(), "unpinning the checkpoint in", directory);
+  return unpinned;
+}
+
+Result<std::optional<std::string>> read_pin(const fs::path& directory) {
+  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, storage::open_directory(directory));
+  return commit::read_pin(*storage);
+}
+
+}  // namespace cairn
