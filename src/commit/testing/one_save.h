@@ -47,6 +47,10 @@ inline std::string data_file_of(const SaveId& save_id) {
   return file;
 }
 
+inline std::uint32_t checksum_of_trailer(const std::string& data_file) {
+  return manifest::read_trailer_footer(MemorySource(std::as_bytes(std::span(data_file)))).value().value().checksum;
+}
+
 // A save of one file, up to the commit.
 class OneSave {
  public:
@@ -56,6 +60,7 @@ class OneSave {
         name_(data_file_name(transaction_->ticket(), options.alone_as_rank.value_or(0), 0)) {
     transaction_->expect({name_});
     const std::string data = data_file_of(identity.save_id);
+    recorded_ = {name_, data.size(), checksum_of_trailer(data)};
     EXPECT_TRUE(disk.create_whole(files_->private_name(name_).value(), data, Durability::kDurable));
   }
 
@@ -64,7 +69,7 @@ class OneSave {
   Result<CommitReport> commit() {
     files_->hand_over();
     manifest::CommitRecord record;
-    record.files.push_back({name_, 4, 0});
+    record.files.push_back(recorded_);
     return transaction_->commit("pickle", record, Durability::kDurable);
   }
   void withdraw() {
@@ -76,6 +81,7 @@ class OneSave {
   std::unique_ptr<SaveTransaction> transaction_;
   std::optional<RankFiles> files_;
   std::string name_;
+  manifest::CommitRecord::File recorded_;
 };
 
 inline void commit_one(storage::Storage& disk, const SaveIdentity& identity, const ClaimOptions& options = {}) {

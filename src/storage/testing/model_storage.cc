@@ -157,6 +157,37 @@ void ModelStorage::lose_power(std::uint64_t seed) {
   fail_at_.reset();
 }
 
+void ModelStorage::become(const ModelStorage& other) {
+  const std::scoped_lock lock(mutex_, other.mutex_);
+  std::map<const File*, std::shared_ptr<File>> copies;  // a file may have several names
+  const auto copied = [&copies](const Names& names) {
+    Names copy;
+    for (const auto& [name, file] : names) {
+      std::shared_ptr<File>& its = copies[file.get()];
+      if (!its) its = std::make_shared<File>(*file);
+      copy.emplace(name, its);
+    }
+    return copy;
+  };
+  names_ = copied(other.names_);
+  synced_names_ = copied(other.synced_names_);
+  ticks_ = other.ticks_;
+}
+
+std::string ModelStorage::description() const {
+  const std::lock_guard lock(mutex_);
+  std::string text = locked_ ? "locked" : "free";
+  for (const Names* names : {&names_, &synced_names_}) {
+    text += '\n';
+    for (const auto& [name, file] : *names) {
+      const bool is_lease = name.find("/lease") != std::string::npos;
+      text += name + (file->is_folder ? "/" : "=") + (is_lease ? "" : file->bytes) + '\0';
+      text += is_lease ? "" : file->synced.value_or("unknown") + '\0';
+    }
+  }
+  return text;
+}
+
 std::unique_ptr<Storage> ModelStorage::view_of(ModelStorage& storage) { return std::make_unique<ViewStorage>(storage); }
 
 Result<void> ModelStorage::make_folder(std::string_view name) {

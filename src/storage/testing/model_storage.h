@@ -35,6 +35,12 @@ class ModelStorage final : public Storage {
   // unsynced contents may also become garbage. All faults are cleared.
   void lose_power(std::uint64_t seed);
 
+  // The names, the contents and the clock of `other`, in place of this disk's. Nothing is held or locked.
+  void become(const ModelStorage& other);
+  // All names and contents, now and after a power cut, and whether the lock is held: equal texts mean equal disks.
+  // Without times, and without the contents of leases.
+  std::string description() const;
+
   // Another user renames the folder and puts an empty folder in its place. If the folder was held, operations on names
   // in the folder then fail; a real storage would still reach the renamed folder.
   void replace_folder(const std::string& name);

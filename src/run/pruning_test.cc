@@ -1,0 +1,170 @@
+// prune(), remove_checkpoint() and pins on a real file system.
+#include <cairn/cairn.h>
+#include <cairn/convert.h>
+#include <cairn/latest.h>
+#include <cairn/retention.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "save/testing/sample_state.h"
+#include "storage/testing/scratch_directory.h"
+
+namespace cairn {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Pruning : public testing::Test {
+ protected:
+  void save_step(int step) const {
+    SaveOptions options;
+    options.durability = Durability::kBuffered;
+    const SampleState state(step);
+    ASSERT_TRUE(save(directory_of(step), state.dict(), options));
+  }
+  fs::path directory_of(int step) const { return root_ / ("step-" + std::to_string(step)); }
+  static PruneOptions keep_last(std::uint64_t count) {
+    PruneOptions options;
+    options.rule.last = count;
+    return options;
+  }
+  PruneReport prune_all(const PruneOptions& options) const {
+    auto report = prune(root_, options);
+    EXPECT_TRUE(report) << report.error().what();
+    return report ? *std::move(report) : PruneReport();
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(root_)) names.push_back(entry.path().filename().string());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  storage::ScratchDirectory scratch_;
+  fs::path root_ = scratch_.path() / "run";
+};
+
+using Names = std::vector<std::string>;
+
+TEST_F(Pruning, RemovesOldDirectories) {
+  for (int step = 1; step <= 4; ++step) save_step(step);
+  PruneOptions options = keep_last(2);
+  options.dry_run = true;
+  const PruneReport planned = prune_all(options);
+  EXPECT_EQ(names().size(), 4u);
+  const PruneReport report = prune_all(keep_last(2));
+  EXPECT_EQ(names(), (Names{"step-3", "step-4"}));
+  ASSERT_EQ(report.removed.size(), 2u);
+  EXPECT_EQ(report.removed[0].step, 1u);
+  EXPECT_EQ(report.removed[0].files, 2u);
+  EXPECT_TRUE(report.problems.empty());
+  EXPECT_EQ(planned.bytes, report.bytes);
+  EXPECT_EQ(planned.removed.size(), 2u);
+  ASSERT_EQ(report.kept.size(), 2u);
+  EXPECT_EQ(report.kept[0].reason, "newest");
+  EXPECT_EQ(report.kept[1].reason, "last 2");
+}
+
+TEST_F(Pruning, CountsOnlyGoodCheckpoints) {
+  for (int step = 1; step <= 4; ++step) save_step(step);
+  const fs::path file = directory_of(4) / "__0_0.distcp";
+  // Of the right size, but the trailer is damaged.
+  std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).seekp(-40, std::ios::end).put('\x55');
+  EXPECT_EQ(prune_all(keep_last(1)).removed.size(), 2u);
+  EXPECT_EQ(names(), (Names{"step-3", "step-4"}));
+  fs::remove(directory_of(3) / "__0_0.distcp");
+  EXPECT_TRUE(prune_all(keep_last(1)).removed.empty());  // none is good
+  EXPECT_EQ(names(), (Names{"step-3", "step-4"}));
+}
+
+TEST_F(Pruning, KeepsPinnedCheckpoints) {
+  for (int step = 1; step <= 3; ++step) save_step(step);
+  ASSERT_TRUE(pin(directory_of(1), "paper"));
+  ASSERT_TRUE(pin(directory_of(1), "again"));
+  EXPECT_EQ(read_pin(directory_of(1)).value(), "paper");
+  EXPECT_EQ(read_pin(directory_of(2)).value(), std::nullopt);
+  EXPECT_EQ(prune_all(keep_last(1)).kept[1].reason, "pinned: paper");
+  EXPECT_EQ(names(), (Names{"step-1", "step-3"}));
+  EXPECT_EQ(remove_checkpoint(directory_of(1)).error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(unpin(directory_of(1)).value());
+  EXPECT_FALSE(unpin(directory_of(1)).value());
+  EXPECT_TRUE(remove_checkpoint(directory_of(1)));
+  EXPECT_EQ(names(), (Names{"step-3"}));
+  EXPECT_EQ(pin(root_).error().code(), ErrorCode::kNotFound);
+}
+
+TEST_F(Pruning, LeavesFilesOfOthers) {
+  for (int step = 1; step <= 2; ++step) save_step(step);
+  std::ofstream(directory_of(1) / "notes.txt") << "mine";
+  std::ofstream(directory_of(1) / "__7_0.distcp") << "whose?";
+  const PruneReport report = prune_all(keep_last(1));
+  ASSERT_EQ(report.removed.size(), 1u);
+  EXPECT_TRUE(report.removed[0].keeps_directory);
+  EXPECT_TRUE(fs::exists(directory_of(1) / "notes.txt"));
+  EXPECT_TRUE(fs::exists(directory_of(1) / "__7_0.distcp"));
+  EXPECT_FALSE(fs::exists(directory_of(1) / ".metadata"));
+  EXPECT_FALSE(fs::exists(directory_of(1) / "__0_0.distcp"));
+}
+
+TEST_F(Pruning, LeavesWhatNoSaveHasWrittenInPlace) {
+  for (int step = 1; step <= 2; ++step) save_step(step);
+  ASSERT_TRUE(convert(directory_of(1), root_ / "copy"));
+  fs::create_directory_symlink(directory_of(1), root_ / "link");
+  EXPECT_EQ(prune_all(keep_last(1)).removed.size(), 1u);
+  EXPECT_EQ(names(), (Names{"copy", "link", "step-2"}));
+  PruneOptions adopting = keep_last(1);
+  adopting.adopt = true;
+  EXPECT_EQ(prune_all(adopting).removed.size(), 1u);
+  EXPECT_EQ(names(), (Names{"link", "step-2"}));
+}
+
+TEST_F(Pruning, KeepsAProtectedCheckpoint) {
+  for (int step = 1; step <= 3; ++step) save_step(step);
+  PruneOptions options = keep_last(1);
+  options.protect = {directory_of(1)};
+  EXPECT_EQ(prune_all(options).removed.size(), 1u);
+  EXPECT_EQ(names(), (Names{"step-1", "step-3"}));
+}
+
+TEST_F(Pruning, FinishesAnInterruptedRemoval) {
+  for (int step = 1; step <= 2; ++step) save_step(step);
+  fs::rename(directory_of(1) / ".metadata", directory_of(1) / ".cairn-removed");
+  EXPECT_EQ(latest(root_).value().value(), directory_of(2));
+  const PruneReport report = prune_all(keep_last(5));
+  ASSERT_EQ(report.removed.size(), 1u);
+  EXPECT_TRUE(report.removed[0].was_interrupted);
+  EXPECT_EQ(names(), (Names{"step-2"}));
+}
+
+TEST_F(Pruning, NeverRemovesTheNewestOfAnAbandonedRun) {
+  save_step(10);
+  save_step(20);
+  save_step(15);  // the run went back, and on from there
+  EXPECT_EQ(prune_all(keep_last(1)).removed.size(), 2u);
+  EXPECT_EQ(names(), (Names{"step-15"}));
+}
+
+TEST_F(Pruning, ALoadOfARemovedCheckpointFails) {
+  for (int step = 1; step <= 2; ++step) save_step(step);
+  const Checkpoint checkpoint = open(directory_of(1)).value();
+  prune_all(keep_last(1));
+  SampleState target(0);
+  const auto loaded = checkpoint.load(target.dict());
+  if (loaded) {
+    EXPECT_EQ(target.step(), 1);  // its files were open
+  } else {
+    EXPECT_EQ(loaded.error().code(), ErrorCode::kReplaced) << loaded.error().what();
+  }
+}
+
+TEST_F(Pruning, OfAMissingRootFails) {
+  EXPECT_EQ(prune(root_ / "none", keep_last(1)).error().code(), ErrorCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace cairn
