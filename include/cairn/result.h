@@ -31,7 +31,7 @@ enum class ErrorCode : std::uint8_t {
   kUnavailable,      // the system refused an operation (I/O error, permission): repair, then retry
   kNoSpace,          // the device or the quota is full: free space, then retry
   kSuperseded,       // a second save committed first: this save withdrew its files
-  kReplaced,         // a save replaced the checkpoint during a read: open the directory again
+  kReplaced,         // the checkpoint was replaced or removed during a read: open the directory again
   kCancelled,        // the caller asked to stop
   kInternal,         // a bug of Cairn: report the bug
 };

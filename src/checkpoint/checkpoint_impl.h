@@ -67,10 +67,10 @@ struct Checkpoint::Impl {
   std::shared_ptr<const Catalog> last_entry(std::string_view fqn) const;
   void keep_last_entry(std::string_view fqn, std::shared_ptr<const Catalog> entry);
 
-  // Whether the directory now holds the metadata of a different checkpoint.
+  // Whether the directory now holds the metadata of a different checkpoint, or none.
   bool replaced() const;
-  // The error of a read. A data file is missing without damage if a save has replaced the checkpoint meanwhile:
-  // kReplaced then takes the place of kNotFound.
+  // The error of a read. A data file is missing without damage if a save has replaced the checkpoint meanwhile, or if
+  // prune() has removed it: kReplaced then takes the place of kNotFound.
   Error replaced_or(Error error) const;
   // kReplaced if the checkpoint has been replaced, else `error`, whatever its code.
   Error replaced_while_read(Error error) const;

@@ -77,7 +77,7 @@ bool Checkpoint::Impl::replaced() const {
     return now && *now != identity;
   }
   const auto now = commit::read_metadata_in_place(*storage, metadata_name);
-  return now && now->present && identity_of(*now) != identity;
+  return now && (!now->present || identity_of(*now) != identity);
 }
 
 Result<void> Checkpoint::Impl::check_read(std::string_view fqn) const {
@@ -104,7 +104,7 @@ Error Checkpoint::Impl::replaced_or(Error error) const {
 
 Error Checkpoint::Impl::replaced_while_read(Error error) const {
   if (!replaced()) return error;
-  return Error(ErrorCode::kReplaced, "the checkpoint was replaced while it was being read")
+  return Error(ErrorCode::kReplaced, "the checkpoint was replaced or removed while it was being read")
       .expected(identity)
       .actual(error.what());
 }
