@@ -32,7 +32,7 @@ Result<void> look_again(storage::Storage& storage, const MetadataInPlace& chosen
   if (!in_place.same_as(chosen)) {
     return Error(ErrorCode::kReplaced, "a save has replaced the checkpoint that was to be removed").file(kInPlace);
   }
-  CAIRN_TRY_ASSIGN(const std::optional<std::string> pin, read_pin(storage));
+  CAIRN_TRY_ASSIGN(const std::optional<std::string> pin, note_of_pin(storage));
   if (pin) {
     const std::string note = pin->empty() ? "" : ": " + *pin;
     return Error(ErrorCode::kInvalidArgument, "the checkpoint is pinned" + note).file(std::string(kPinName));

@@ -22,7 +22,7 @@ Result<void> pin(storage::Storage& storage, std::string_view note) {
         .actual(std::to_string(note.size()) + " bytes");
   }
   CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, storage.lock());
-  CAIRN_TRY_ASSIGN(const std::optional<std::string> present, read_pin(storage));
+  CAIRN_TRY_ASSIGN(const std::optional<std::string> present, note_of_pin(storage));
   if (present) return {};
   CAIRN_TRY(storage.touched_at(kMetadataName));  // kNotFound without a checkpoint
   CAIRN_TRY(storage.create_whole(kPinName, note, Durability::kDurable));
@@ -39,7 +39,7 @@ Result<bool> unpin(storage::Storage& storage) {
   return true;
 }
 
-Result<std::optional<std::string>> read_pin(const storage::Storage& storage) {
+Result<std::optional<std::string>> note_of_pin(const storage::Storage& storage) {
   Result<std::string> note = storage::read_small(storage, kPinName, kNoteBytesMax);
   if (note) return std::optional(*std::move(note));
   if (storage::is_absent(note.error())) return std::optional<std::string>();

@@ -19,6 +19,6 @@ Result<void> pin(storage::Storage& storage, std::string_view note);
 // Returns whether there was a pin.
 Result<bool> unpin(storage::Storage& storage);
 // The note of the pin; nullopt without a pin. A pin that can't be read is an error, never no pin.
-Result<std::optional<std::string>> read_pin(const storage::Storage& storage);
+Result<std::optional<std::string>> note_of_pin(const storage::Storage& storage);
 
 }  // namespace cairn::commit

@@ -139,7 +139,7 @@ class Pruning {
     if (std::find(protect.begin(), protect.end(), candidate.directory) != protect.end()) return "in use";
     const auto storage = root_.open(candidate.directory);
     if (!storage) return storage.error().what();
-    const auto pin = commit::read_pin(**storage);
+    const auto pin = commit::note_of_pin(**storage);
     if (!pin) return pin.error().what();
     if (*pin) return (*pin)->empty() ? "pinned" : "pinned: " + **pin;
     return {};

@@ -21,6 +21,7 @@
 #include "run/pruning.h"
 #include "run/run_root.h"
 #include "run/testing/interleavings.h"
+#include "run/testing/scheduled_storage.h"
 #include "storage/testing/model_storage.h"
 
 // The scenarios with many states take minutes with the sanitizer; the release build explores them.

@@ -111,7 +111,7 @@ TEST_F(Pruning, LeavesFilesOfOthers) {
   EXPECT_FALSE(fs::exists(directory_of(1) / "__0_0.distcp"));
 }
 
-TEST_F(Pruning, LeavesWhatNoSaveHasWrittenInPlace) {
+TEST_F(Pruning, LeavesCopiesAndLinks) {
   for (int step = 1; step <= 2; ++step) save_step(step);
   ASSERT_TRUE(convert(directory_of(1), root_ / "copy"));
   fs::create_directory_symlink(directory_of(1), root_ / "link");

@@ -56,7 +56,7 @@ Result<bool> unpin(const fs::path& directory) {
 
 Result<std::optional<std::string>> read_pin(const fs::path& directory) {
   CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, storage::open_directory(directory));
-  return commit::read_pin(*storage);
+  return commit::note_of_pin(*storage);
 }
 
 }  // namespace cairn

@@ -68,7 +68,7 @@ TEST(SimulatedRun, FailsDuringARestart) {
   EXPECT_DOUBLE_EQ(report.elapsed, 10 + 70 + 100);
 }
 
-TEST(SimulatedRun, ThatFailsFasterThanItSavesIsGivenUp) {
+TEST(SimulatedRun, GivesUpARunWithoutProgress) {
   SimulatedRun run;
   run.work = kDay;
   run.costs = {10, 1000, 10};
