@@ -88,15 +88,15 @@ Result<Metrics> read_text(std::string_view notes, ErrorCode code) {
 }
 
 template <typename Number>
-void append_fixed(std::string& out, Number value) {
+void append_number(std::string& out, Number value) {
   std::array<std::byte, sizeof value> bytes;
   store_little_endian(bytes.data(), value);
   out.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
-std::uint32_t crc_of(std::string_view text) { return crc32(std::as_bytes(std::span(text))); }
+std::uint32_t text_checksum_of(std::string_view text) { return crc32(std::as_bytes(std::span(text))); }
 
-Error damaged(const char* what, std::uint64_t offset, std::uint32_t expected, std::uint32_t actual) {
+Error damaged_notes(const char* what, std::uint64_t offset, std::uint32_t expected, std::uint32_t actual) {
   return Error(ErrorCode::kCorrupt, what).offset(offset).expected(crc_text(expected)).actual(crc_text(actual));
 }
 
@@ -115,12 +115,12 @@ Result<Metrics> metrics_in(std::string_view notes) {
 std::string encode_notes(std::string_view notes) {
   if (notes.empty()) return {};
   std::string footer;
-  append_fixed(footer, crc_of(notes));
-  append_fixed(footer, static_cast<std::uint32_t>(notes.size()));
-  append_fixed(footer, kNotesVersion);
+  append_number(footer, text_checksum_of(notes));
+  append_number(footer, static_cast<std::uint32_t>(notes.size()));
+  append_number(footer, kNotesVersion);
   footer += kNotesMagic;
   std::string section(notes);
-  append_fixed(section, crc_of(footer));
+  append_number(section, text_checksum_of(footer));
   return section + footer;
 }
 
@@ -135,7 +135,7 @@ Result<NotesPlace> find_notes(const ByteSource& file, std::uint64_t front_bytes)
   }
   const auto expected = load_little_endian<std::uint32_t>(footer);
   const std::uint32_t actual = crc32(std::span<const std::byte>(bytes).subspan(kChecksumBytes));
-  if (expected != actual) return damaged("the footer of the notes is damaged", offset, expected, actual);
+  if (expected != actual) return damaged_notes("the footer of the notes is damaged", offset, expected, actual);
   const std::uint64_t text_bytes = load_little_endian<std::uint32_t>(footer + 8);
   if (text_bytes > offset) {
     return Error(ErrorCode::kCorrupt, "the notes are longer than the file")
@@ -159,9 +159,9 @@ Result<std::string> read_notes(const ByteSource& file, const NotesPlace& place) 
   }
   std::string text(place.text_bytes, '\0');
   CAIRN_TRY(file.read_at(place.text_offset, std::as_writable_bytes(std::span(text))));
-  const std::uint32_t actual = crc_of(text);
+  const std::uint32_t actual = text_checksum_of(text);
   if (actual != place.text_checksum) {
-    return damaged("the notes are damaged", place.text_offset, place.text_checksum, actual);
+    return damaged_notes("the notes are damaged", place.text_offset, place.text_checksum, actual);
   }
   CAIRN_TRY(read_text(text, ErrorCode::kCorrupt));
   return text;
