@@ -112,9 +112,9 @@ class CheckpointProcess:
         future is done.
 
         `kwargs` go to the caller's own writer, which passes them to its hook; the native process takes `notes` of them.
-        The future raises the failure: a ProcessFailure (a RuntimeError) with the writer's own exception as cause; a ProcessTimeout (a TimeoutError) when
-        the Python process was not ready in time or stopped working (:func:`cairn.configure_saves`); with the native
-        process, cairn.Error.
+        The future raises the failure: a ProcessFailure (a RuntimeError) with the writer's own exception as cause; a
+        ProcessTimeout (a TimeoutError) when the Python process was not ready in time or stopped working
+        (:func:`cairn.configure_saves`); with the native process, cairn.Error.
         """
         path, state_dict = path_and_state(path, state_dict)
         return self._thread.submit(self._write, state_dict, path, kwargs)

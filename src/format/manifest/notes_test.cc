@@ -59,7 +59,7 @@ TEST(Notes, TakeNoByteWithoutAText) {
   EXPECT_EQ(read_notes_of("CAIRNOTE").value(), "");  // too short for a footer
 }
 
-TEST(Notes, AreRefusedUnlessTheyAreAnObject) {
+TEST(Notes, OtherThanAnObjectAreRefused) {
   const std::string deep = "{\"a\": " + std::string(100'000 / 2, '[');
   for (const std::string& text :
        {std::string("[]"), std::string("1"), std::string("{"), std::string("{} x"), std::string("{\"a\": NaN}"),
