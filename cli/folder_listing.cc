@@ -23,6 +23,7 @@
 #include "json_writer.h"
 #include "listing.h"
 #include "natural_order.h"
+#include "notes_text.h"
 #include "printable.h"
 
 namespace cairn::cli {
@@ -39,6 +40,7 @@ struct Entry {
   std::optional<std::uint64_t> bytes = {};
   std::optional<std::string> save_id = {};
   std::optional<std::uint64_t> keys = {};
+  std::string notes = {};
   std::optional<std::string> reason = {};  // of an incomplete or unreadable checkpoint
   bool is_newest = false;
 };
@@ -146,7 +148,10 @@ Entry entry_of(const ListedCheckpoint& listed, Outcome& outcome) {
   }
   const Result<Checkpoint> checkpoint = open(listed.directory);
   if (!checkpoint) return unreadable(std::move(entry), checkpoint.error(), outcome);
+  const ShownNotes notes = notes_of(*checkpoint, outcome);
+  entry.notes = notes.json;
   entry.text = summary_of(checkpoint->catalog());
+  if (const std::string metrics = metrics_text(notes); !metrics.empty()) entry.text += "  " + metrics;
   entry.keys = checkpoint->catalog().keys.size();
   entry.bytes = bytes_of_files(*checkpoint, listed.directory);
   if (const auto id = checkpoint->save_id()) entry.save_id = to_hex(*id);
@@ -210,6 +215,7 @@ void write_entry(JsonWriter& json, const Entry& entry) {
   json.key("bytes").number_or_null(entry.bytes);
   json.key("keys").number_or_null(entry.keys);
   json.key("save_id").text_or_null(entry.save_id);
+  json.key("notes").json(entry.notes);
   json.key("reason").text_or_null(entry.reason);
   json.end_object();
 }

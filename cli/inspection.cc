@@ -20,6 +20,7 @@
 #include "key_tree.h"
 #include "listing.h"
 #include "nearest_word.h"
+#include "notes_text.h"
 #include "printable.h"
 
 namespace cairn::cli {
@@ -49,6 +50,7 @@ class Inspection {
     const auto out = std::back_inserter(text);
     fmt::format_to(out, "{}\n  {}\n", printable(directory_.string()), summary_of(catalog_));
     fmt::format_to(out, "  {}\n", origin());
+    text += notes_lines(notes_of(checkpoint_, outcome_));
     for (const std::string& file : catalog_.files) fmt::format_to(out, "  {}  {}\n", printable(file), size_text(file));
     if (!options_.patterns.empty()) {
       fmt::format_to(out, "  {} of {} shown\n", selected_.size(), counted(catalog_.keys.size(), "key"));
@@ -69,6 +71,7 @@ class Inspection {
     json.key("version").text_or_null(catalog_.version);
     json.key("checkpoint_id").text_or_null(catalog_.checkpoint_id);
     json.key("bytes").number(tensor_bytes(catalog_));
+    json.key("notes").json(notes_of(checkpoint_, outcome_).json);
     json.key("files").begin_array();
     for (const std::string& file : catalog_.files) write_file(json, file);
     json.end_array();

@@ -57,6 +57,22 @@ void JsonWriter::null() {
   json_ += "null";
 }
 
+// In JSON text, invisible characters other than white space stand only inside strings, where an escape means the same.
+void JsonWriter::json(std::string_view json) {
+  if (json.empty()) return null();
+  separate();
+  while (!json.empty()) {
+    const auto character = first_character(json);
+    const std::string_view bytes = json.substr(0, character ? character->bytes : 1);
+    json.remove_prefix(bytes.size());
+    if (bytes == "\n" || bytes == "\r" || bytes == "\t") {
+      json_ += ' ';
+    } else {
+      append_visible(character ? std::optional(character->code_point) : std::nullopt, bytes);
+    }
+  }
+}
+
 void JsonWriter::text_or_null(const std::optional<std::string>& text) {
   if (text) {
     this->text(*text);
@@ -104,26 +120,29 @@ void JsonWriter::start_line(std::size_t depth) {
   json_.append(2 * depth, ' ');
 }
 
-void JsonWriter::append_quoted(std::string_view text) {
+// `code_point` is the character of `bytes`; nullopt: one byte that is not UTF-8.
+void JsonWriter::append_visible(std::optional<std::uint32_t> code_point, std::string_view bytes) {
   const auto out = std::back_inserter(json_);
+  if (!code_point) {
+    fmt::format_to(out, "\\udc{:02x}", static_cast<unsigned char>(bytes[0]));
+  } else if (is_visible(*code_point)) {
+    json_ += bytes;
+  } else if (*code_point < 0x10000) {
+    fmt::format_to(out, "\\u{:04x}", *code_point);
+  } else {
+    const std::uint32_t rest = *code_point - 0x10000;
+    fmt::format_to(out, "\\u{:04x}\\u{:04x}", 0xD800 + (rest >> 10), 0xDC00 + (rest & 0x3FF));
+  }
+}
+
+void JsonWriter::append_quoted(std::string_view text) {
   json_ += '"';
   while (!text.empty()) {
     const auto character = first_character(text);
     const std::string_view bytes = text.substr(0, character ? character->bytes : 1);
     text.remove_prefix(bytes.size());
-    if (!character) {
-      fmt::format_to(out, "\\udc{:02x}", static_cast<unsigned char>(bytes[0]));
-    } else if (bytes == "\"" || bytes == "\\") {
-      json_ += '\\';
-      json_ += bytes;
-    } else if (is_visible(character->code_point)) {
-      json_ += bytes;
-    } else if (character->code_point < 0x10000) {
-      fmt::format_to(out, "\\u{:04x}", character->code_point);
-    } else {
-      const std::uint32_t rest = character->code_point - 0x10000;
-      fmt::format_to(out, "\\u{:04x}\\u{:04x}", 0xD800 + (rest >> 10), 0xDC00 + (rest & 0x3FF));
-    }
+    if (bytes == "\"" || bytes == "\\") json_ += '\\';
+    append_visible(character ? std::optional(character->code_point) : std::nullopt, bytes);
   }
   json_ += '"';
 }

@@ -31,6 +31,8 @@ class JsonWriter {
   void number(double number);
   void boolean(bool flag);
   void null();
+  // A value that is JSON text already; "" becomes null. Invisible characters are escaped.
+  void json(std::string_view json);
   void texts(std::span<const std::string> texts);  // an array
   // Writes the text, or null if the text is missing.
   void text_or_null(const std::optional<std::string>& text);
@@ -55,6 +57,7 @@ class JsonWriter {
   void separate();
   void start_line(std::size_t depth);
   void append_quoted(std::string_view text);
+  void append_visible(std::optional<std::uint32_t> code_point, std::string_view bytes);
 
   std::string json_;
   std::size_t depth_ = 0;

@@ -11,6 +11,7 @@
 #include "catalog_text.h"
 #include "folder_listing.h"
 #include "json_writer.h"
+#include "notes_text.h"
 #include "printable.h"
 
 namespace cairn::cli {
@@ -43,9 +44,11 @@ void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), s
 // Prints each key when its part of the metadata has been read: the keys of a large checkpoint take gigabytes. main says
 // if stdout could not be written.
 Outcome list_keys(const Checkpoint& checkpoint, const fs::path& directory, bool as_json) {
+  Outcome outcome;
   JsonWriter json;
   json.begin_object();
   json.key("directory").text(directory.string());
+  if (as_json) json.key("notes").json(notes_of(checkpoint, outcome).json);
   json.key("keys").begin_array();
   KeyStream keys(checkpoint);
   while (true) {
@@ -64,7 +67,9 @@ Outcome list_keys(const Checkpoint& checkpoint, const fs::path& directory, bool 
   }
   json.end_array();
   json.end_object();
-  return {as_json ? std::move(json).take() : std::string(), damage_message(checkpoint), ExitCode::kOk};
+  if (as_json) outcome.data = std::move(json).take();
+  outcome.messages += damage_message(checkpoint);
+  return outcome;
 }
 
 }  // namespace

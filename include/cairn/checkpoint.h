@@ -126,6 +126,12 @@ class Checkpoint {
   // The damage of a part that the checkpoint can do without: of the compact catalog in `.metadata` (docs/format.md),
   // whose content the pickle has too. Nullopt if no damage was noticed so far.
   std::optional<std::string> damage() const;
+  // The JSON object that the caller of the save has given (SaveOptions::notes), byte for byte; empty if none. Reads
+  // nothing but `.metadata`. kCorrupt if the notes are damaged: the checkpoint can be loaded nevertheless if
+  // `.metadata` has a compact catalog.
+  Result<std::string> notes() const;
+  // The member "metrics" of the notes: names and finite numbers, in the order of the text.
+  Result<std::vector<std::pair<std::string, double>>> metrics() const;
   // The size of a file in catalog().files. Never opens a file outside the directory: kUnsafe for a link, and for a name
   // that leaves the directory. Links to the files of a safetensors model are followed.
   Result<std::uint64_t> file_bytes(std::string_view file) const;

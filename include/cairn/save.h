@@ -59,6 +59,11 @@ struct SaveOptions {
   // the coordinator's option counts. kCorrupt and kUnsupported if the engine cannot read or write an attribute. A model
   // ignores the option.
   std::string metadata_attributes = {};
+  // A JSON object of at most 64 KiB of UTF-8, stored in `.metadata` and committed with it: Checkpoint::notes(). A
+  // member "metrics" maps names to finite numbers, as in {"metrics": {"loss": 0.1}}; all other members are the
+  // caller's. Empty: none. Every rank's text is checked (kInvalidArgument), and the coordinator's is stored. A rank
+  // that saves alone stores its own. A model has no place for notes: kUnsupported.
+  std::string notes = {};
   // Set: the save writes a model. Excludes alone_as_rank; file_per_item and checkpoint_id have no effect.
   std::optional<SafetensorsForm> safetensors = {};
   // --- when the save fails
@@ -172,7 +177,7 @@ struct PublishedBox {
 class SaveClaim {
  public:
   // Step 1. Makes the directory if `directory` does not exist. Of `options`, make() uses overwrite (kInvalidArgument),
-  // alone_as_rank and interrupted; make() and commit() use durability and deadlines.
+  // alone_as_rank, notes and interrupted; make() and commit() use durability and deadlines.
   static Result<SaveClaim> make(const std::filesystem::path& directory, const SaveOptions& options = {});
 
   // Step 1 of a model, with the form of `options.safetensors` (required). `held` has the boxes of each rank. Each box

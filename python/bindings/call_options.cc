@@ -101,6 +101,7 @@ constexpr Keyword<SaveOptions> kSaveKeywords[] = {
     {"alone_as_rank", set<&SaveOptions::alone_as_rank>},
     {"checkpoint_id", set<&SaveOptions::checkpoint_id>},
     {"metadata_attributes", set_bytes<&SaveOptions::metadata_attributes>},
+    {"notes", set<&SaveOptions::notes>},
     {"safetensors", set<&SaveOptions::safetensors>},
     {"thread_count", set<&SaveOptions::thread_count>},
     {"direct_io", set<&SaveOptions::direct_io>},

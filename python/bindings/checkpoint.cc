@@ -250,6 +250,15 @@ void bind_checkpoint(nb::module_& module) {
                      const std::optional<std::string> damage = self.damage();
                      return damage ? to_str(*damage) : nb::object(nb::none());
                    })
+      .def("notes",
+           [](const Checkpoint& self) {
+             std::optional<Result<std::string>> notes;
+             {
+               const nb::gil_scoped_release released;
+               notes.emplace(self.notes());
+             }
+             return to_str(unwrap(std::move(*notes)));
+           })
       .def_prop_ro("format", [](const Checkpoint& self) { return to_str(std::string(name_of(self.format()))); })
       .def_prop_ro("has_transforms", &Checkpoint::has_transforms)
       .def("holds_any", &holds_any)

@@ -1,5 +1,6 @@
 """A checkpoint opened for inspection and reading: without torch, into NumPy."""
 
+import json
 import math
 import os
 import warnings
@@ -145,6 +146,16 @@ class Checkpoint(Mapping[str, Any]):
     def save_id(self) -> str | None:
         """32 hexadecimal digits that identify the save; None if stock torch wrote the checkpoint."""
         return self._native.save_id
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """The notes that the save was given (:func:`cairn.save`); empty if none. Each access returns a new dict.
+
+        The entry ``"metrics"``, if any, is a dict of finite numbers. Raises Corrupt if the notes are damaged.
+        """
+        text = self._native.notes()
+        notes: dict[str, Any] = json.loads(text) if text else {}
+        return notes
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -15,6 +15,8 @@ from cairn._torch_names import replacements
 
 #: Parameters that Cairn adds, by the name of the function or class. They come last and have defaults.
 ADDED = {
+    "save": ["notes"],
+    "async_save": ["notes"],
     "load": ["allow_pickle", "allow_cast", "verify", "follow_links"],
     "FileSystemReader": ["thread_count", "keep_cached", "broadcast_replicas"],
     "BroadcastingTorchSaveReader": ["allow_pickle"],

@@ -39,6 +39,7 @@ struct Checkpoint::Impl {
   // Of a checkpoint opened for a load: the compact catalog has the entries (wanted_entries.h). Else null.
   std::unique_ptr<checkpointer::LazyMetadata> metadata;
   std::optional<manifest::CommitRecord> record;  // null if stock torch wrote it
+  Result<std::string> notes = std::string();     // without `metadata`, which reads its own
   std::string directory;      // as the caller of open() named it; empty if the checkpoint was opened in a storage
   std::string metadata_name;  // of a safetensors model: the name of the only file, or empty for the directory's files;
                               // of a torch.save file: its name

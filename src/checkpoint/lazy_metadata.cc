@@ -34,6 +34,33 @@ Result<void> number_files_by(const manifest::CommitRecord& record, Catalog& cata
   return {};
 }
 
+namespace {
+
+// The bytes before the notes, of which `front` has the notes at its end. All of `front` if the footer of the notes is
+// damaged.
+std::span<const std::byte> without_notes(std::span<const std::byte> front) {
+  const Result<manifest::NotesPlace> notes = manifest::find_notes(MemorySource(front), front.size());
+  return notes ? front.first(front.size() - notes->section_bytes) : front;
+}
+
+// `is_intact`: whether the bytes have the checksum of the commit record. If not, notes may have lost their footer.
+Result<std::string> notes_in(std::span<const std::byte> front, bool is_intact) {
+  const MemorySource source(front);
+  CAIRN_TRY_ASSIGN(const manifest::NotesPlace place, manifest::find_notes(source, front.size()));
+  const auto ends_in_catalog = [&] {
+    if (front.size() < compact_catalog::kFooterBytes) return false;
+    const std::uint64_t offset = front.size() - compact_catalog::kFooterBytes;
+    const auto footer = compact_catalog::read_footer(front.subspan(offset), offset);
+    return footer && footer->has_value();
+  };
+  if (place.section_bytes == 0 && !is_intact && !ends_in_catalog()) {
+    return Error(ErrorCode::kCorrupt, "the end of the metadata is damaged, and with it the notes, if there were any");
+  }
+  return manifest::read_notes(source, place);
+}
+
+}  // namespace
+
 Result<WholeMetadata> whole_metadata_of(std::span<const std::byte> bytes) {
   WholeMetadata metadata;
   auto record = manifest::read_commit_record(bytes);
@@ -41,8 +68,9 @@ Result<WholeMetadata> whole_metadata_of(std::span<const std::byte> bytes) {
   if (!record) {
     // The record's checksum covers the compact catalog too, and the pickle may be intact.
     auto alone = manifest::read_only_commit_record(MemorySource(bytes));
-    const bool is_intact = alone && *alone && decoded &&
-                           compact_catalog::is_pickle_intact(bytes.first((*alone)->front_bytes), decoded->pickle_bytes);
+    const bool is_intact =
+        alone && *alone && decoded &&
+        compact_catalog::is_pickle_intact(without_notes(bytes.first((*alone)->front_bytes)), decoded->pickle_bytes);
     if (!is_intact) return std::move(record).error();
     metadata.catalog_damage = Error(ErrorCode::kCorrupt,
                                     "the compact catalog of the metadata is damaged; the pickle before it is intact "
@@ -62,6 +90,9 @@ Result<WholeMetadata> whole_metadata_of(std::span<const std::byte> bytes) {
         .actual(std::to_string(bytes.size() - decoded->pickle_bytes) + " other bytes");
   }
   metadata.record = std::move(*record);
+  if (metadata.record) {
+    metadata.notes = notes_in(bytes.first(metadata.record->front_bytes), !metadata.catalog_damage);
+  }
   metadata.catalog = std::move(decoded->catalog);
   metadata.pickle_bytes = decoded->pickle_bytes;
   CAIRN_TRY(metadata.catalog.index());
@@ -74,8 +105,10 @@ Result<std::optional<LazyMetadata::Opened>> LazyMetadata::open(const storage::St
   CAIRN_TRY_ASSIGN(std::optional<manifest::CommitRecord> record, manifest::read_only_commit_record(*file));
   if (!record || file->size() > kMetadataBytesMax) return std::optional<Opened>();
   std::unique_ptr<LazyMetadata> metadata(new LazyMetadata(std::move(file)));
+  CAIRN_TRY_ASSIGN(metadata->notes_, manifest::find_notes(*metadata->file_, record->front_bytes));
+  const std::uint64_t front_bytes = record->front_bytes - metadata->notes_.section_bytes;
   CAIRN_TRY_ASSIGN(metadata->compact_,
-                   compact_catalog::CompactCatalog::open(*metadata->file_, record->front_bytes, record->files.size()));
+                   compact_catalog::CompactCatalog::open(*metadata->file_, front_bytes, record->files.size()));
   if (!metadata->compact_) return std::optional<Opened>();
   return std::optional<Opened>({std::move(metadata), std::move(*record)});
 }

@@ -17,6 +17,7 @@
 
 #include "format/compact_catalog/reader.h"
 #include "format/manifest/commit_record.h"
+#include "format/manifest/notes.h"
 #include "storage/storage.h"
 
 namespace cairn::checkpointer {
@@ -26,7 +27,8 @@ struct WholeMetadata {
   Catalog catalog;  // indexed
   std::optional<manifest::CommitRecord> record;
   std::uint64_t pickle_bytes = 0;
-  std::optional<Error> catalog_damage;  // of the compact catalog; the pickle is intact
+  std::optional<Error> catalog_damage;  // of the compact catalog or the notes; the pickle is intact
+  Result<std::string> notes = std::string();
 };
 
 // Far above the size of any real `.metadata`: bounds the memory for a damaged file size.
@@ -50,6 +52,8 @@ class LazyMetadata {
   static Result<std::optional<Opened>> open(const storage::Storage& storage, const std::string& metadata_name);
 
   const compact_catalog::CompactCatalog& compact() const { return *compact_; }
+  // Checkpoint::notes(), read by the call.
+  Result<std::string> notes() const { return manifest::read_notes(*file_, notes_); }
   // The whole catalog, decoded at the first call. The numbers of files are places in `record`, the commit record.
   // Fails as whole_metadata_of(), and with kCorrupt if the pickle names a file that the record does not have.
   Result<const Catalog*> whole(const manifest::CommitRecord& record);
@@ -59,6 +63,7 @@ class LazyMetadata {
 
   std::unique_ptr<storage::ReadableFile> file_;
   std::optional<compact_catalog::CompactCatalog> compact_;  // reads file_
+  manifest::NotesPlace notes_;
   std::mutex mutex_;
   std::optional<Catalog> whole_;
 };

@@ -129,6 +129,17 @@ Result<bool> Checkpoint::holds_any(std::span<const std::string> fqns) const {
 
 std::optional<std::string> Checkpoint::damage() const { return impl_->damage(); }
 
+Result<std::vector<std::pair<std::string, double>>> Checkpoint::metrics() const {
+  CAIRN_TRY_ASSIGN(const std::string text, notes());
+  return manifest::metrics_in(text);
+}
+
+Result<std::string> Checkpoint::notes() const {
+  Result<std::string> notes = impl_->metadata ? impl_->metadata->notes() : impl_->notes;
+  if (!notes) return std::move(notes).error().file(impl_->metadata_name).while_doing("reading the checkpoint's notes");
+  return notes;
+}
+
 Result<const Catalog*> Checkpoint::Impl::whole_catalog() {
   if (!metadata) return &catalog;
   Result<const Catalog*> whole = metadata->whole(*record);
@@ -208,6 +219,7 @@ Result<Checkpoint> checkpointer::open_in(std::unique_ptr<storage::Storage> stora
   impl->storage = std::move(storage);
   impl->catalog = std::move(metadata->catalog);
   impl->record = std::move(metadata->record);
+  impl->notes = std::move(metadata->notes);
   impl->metadata_name = metadata_name;
   if (metadata->catalog_damage) damage = std::move(metadata->catalog_damage);
   if (damage) impl->note_damage(*damage);

@@ -8,6 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include "format/manifest/notes.h"
+
 namespace cairn::commit {
 namespace {
 
@@ -108,12 +110,15 @@ Result<std::string> CommitPlan::pickle(const SaveTicket& ticket, const RankPlace
 }
 
 CommitRequest CommitPlan::commit_request(const SaveTicket& ticket, const RankPlace& place,
-                                         std::string_view checkpoint_id) const {
+                                         std::string_view checkpoint_id, std::string_view notes) const {
   CommitRequest request;
   request.files = metadata_->files(ticket, place);
   if (place.count > 1) request.plan = {metadata_->ranks()};
-  request.render = [metadata = metadata_, ticket, place, id = std::string(checkpoint_id)] {
-    return metadata->render(ticket, place, id);
+  request.render = [metadata = metadata_, ticket, place, id = std::string(checkpoint_id),
+                    section = manifest::encode_notes(notes)]() -> Result<std::string> {
+    CAIRN_TRY_ASSIGN(std::string front, metadata->render(ticket, place, id));
+    front += section;
+    return front;
   };
   return request;
 }

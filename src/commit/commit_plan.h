@@ -35,8 +35,10 @@ class CommitPlan {
   // The pickle of `.metadata` for a save. `place` is the coordinator's place. Fails if the template can't be made: the
   // ranks disagree about a tensor (plan::plan_save()).
   Result<std::string> pickle(const SaveTicket& ticket, const RankPlace& place, std::string_view checkpoint_id) const;
-  // The request's render() fails as pickle(), and may outlive the plan.
-  CommitRequest commit_request(const SaveTicket& ticket, const RankPlace& place, std::string_view checkpoint_id) const;
+  // The request's render() fails as pickle(), and may outlive the plan. `notes`: of the checkpoint (SaveOptions),
+  // checked; they follow the pickle.
+  CommitRequest commit_request(const SaveTicket& ticket, const RankPlace& place, std::string_view checkpoint_id,
+                               std::string_view notes = {}) const;
 
   // Encodes the plan for the coordinator's writer process. read() fails with kCorrupt for bytes that append_to() cannot
   // have written.

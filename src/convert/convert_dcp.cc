@@ -13,6 +13,7 @@
 #include "core/byte_source.h"
 #include "data_file/file_image.h"
 #include "format/dcp/metadata_template.h"
+#include "format/manifest/notes.h"
 #include "format/torch_file/value_archive.h"
 #include "plan/file_balance.h"
 #include "save/save_calls.h"
@@ -315,7 +316,9 @@ Result<void> convert_to_dcp(ConvertJob& job) {
   CAIRN_TRY_ASSIGN(Layout layout, lay_out(job, items, ticket));
   CAIRN_TRY(job.worker.expect(layout.catalog.files));
   CAIRN_TRY_ASSIGN(const dcp::MetadataTemplate metadata, dcp::MetadataTemplate::make(layout.catalog));
-  std::string pickle = metadata.render(*layout.catalog.save_id, *layout.catalog.checkpoint_id, layout.catalog.files);
+  std::string front = metadata.render(*layout.catalog.save_id, *layout.catalog.checkpoint_id, layout.catalog.files);
+  if (const Result<std::string> notes = job.input->source->checkpoint().notes())
+    front += manifest::encode_notes(*notes);
   RankPart part;
   part.ticket = ticket;
   CAIRN_TRY_ASSIGN(const std::vector<WrittenFile> written, write_streams(job, part, std::move(layout.images)));
@@ -324,9 +327,9 @@ Result<void> convert_to_dcp(ConvertJob& job) {
     record.files.push_back({layout.catalog.files[i], written[i].size, written[i].trailer_checksum});
   }
   CAIRN_TRY(job.worker.hand_over_files());
-  job.report.bytes_written += pickle.size();
+  job.report.bytes_written += front.size();
   CAIRN_TRY_ASSIGN(commit::CommitReport committed,
-                   job.worker.commit(std::move(pickle), std::move(record), job.options.durability));
+                   job.worker.commit(std::move(front), std::move(record), job.options.durability));
   job.report.warnings = std::move(committed.warnings);
   job.report.directory = job.target;
   job.report.files = std::move(layout.catalog.files);

@@ -190,6 +190,13 @@ void add_source_warnings(const Checkpoint& source, const ConvertOptions& options
   const std::vector<std::string>& warnings = source.impl().warnings;
   report.warnings.insert(report.warnings.end(), warnings.begin(), warnings.end());
   add_metadata_warnings(source.impl().model_metadata, options, report);
+  const Result<std::string> notes = source.notes();
+  if (!notes)
+    report.warnings.push_back(std::string("the target lacks the notes of the source: ") + notes.error().what());
+  if (notes && !notes->empty() && options.to != CheckpointFormat::kDcp) {
+    report.warnings.emplace_back(
+        "the target lacks the notes of the source: only a DCP checkpoint has a place for notes");
+  }
 }
 
 }  // namespace cairn::checkpointer

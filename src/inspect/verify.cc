@@ -556,6 +556,7 @@ Result<VerifyReport> verify_watched(const std::filesystem::path& directory, cons
   report.format = checkpoint.catalog().format;
   report.has_commit_record = checkpoint.save_id().has_value();
   report.warnings = checkpoint.impl().warnings;
+  if (const auto notes = checkpoint.notes(); !notes && !checkpoint.damage()) report.problems.push_back(notes.error());
   Verifier verifier(checkpoint.impl(), options, report, watch);
   CAIRN_TRY(verifier.open_files());
   CAIRN_TRY(verifier.check_catalogs());

@@ -29,6 +29,7 @@
 #include "core/checksum.h"
 #include "core/seeded_hash.h"
 #include "data_file/data_file.h"
+#include "format/manifest/notes.h"
 #include "os/call_within.h"
 #include "plan/chunk_validation.h"
 #include "save/plan_terms.h"
@@ -88,10 +89,13 @@ Result<void> read_metadata(const storage::Storage& storage, const ReadRequest& r
   CAIRN_TRY_ASSIGN(std::string bytes, storage::read_small(storage, noted.metadata_name, kMetadataBytesMax, true));
   CAIRN_TRY_ASSIGN(WholeMetadata whole, whole_metadata_of(std::as_bytes(std::span(bytes))));
   if (!whole.record || !(*whole.record == noted.record)) return replaced_checkpoint();
-  if (whole.pickle_bytes > noted.record.front_bytes) return Error(ErrorCode::kCorrupt, "the pickle has no end");
+  CAIRN_TRY_ASSIGN(const manifest::NotesPlace notes,
+                   manifest::find_notes(MemorySource(std::as_bytes(std::span(bytes))), noted.record.front_bytes));
+  const std::uint64_t front_bytes = noted.record.front_bytes - notes.section_bytes;
+  if (whole.pickle_bytes > front_bytes) return Error(ErrorCode::kCorrupt, "the pickle has no end");
   const std::string_view pickle = std::string_view(bytes).substr(0, whole.pickle_bytes);
   const compact_catalog::PickleIdentity identity{pickle.size(), crc32(std::as_bytes(std::span(pickle)))};
-  const std::string compact = bytes.substr(pickle.size(), noted.record.front_bytes - pickle.size());
+  const std::string compact = bytes.substr(pickle.size(), front_bytes - pickle.size());
   bytes = std::string();
   Catalog& catalog = whole.catalog;
   if (!catalog.transforms.empty()) return Error(ErrorCode::kUnsupported, "the items went through stream transforms");

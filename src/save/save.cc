@@ -42,6 +42,7 @@
 #include "save/held_parts.h"
 #include "save/model_claim.h"
 #include "save/model_layout.h"
+#include "save/notes_option.h"
 #include "save/plan_exchange.h"
 #include "save/rank_writer.h"
 #include "save/save_calls.h"
@@ -95,7 +96,7 @@ class Coordinator {
   // Of a checkpoint, before a rank can publish a file: the names of all files.
   Result<void> expect(const commit::CommitPlan& commit_plan, const commit::SaveTicket& ticket,
                       const commit::RankPlace& place) {
-    request_ = commit_plan.commit_request(ticket, place, options_.checkpoint_id);
+    request_ = commit_plan.commit_request(ticket, place, options_.checkpoint_id, options_.notes);
     std::vector<std::string> names;
     for (const std::vector<std::string>& of_rank : request_.files) {
       names.insert(names.end(), of_rank.begin(), of_rank.end());
@@ -151,7 +152,7 @@ class Coordinator {
   Catalog catalog_;                         // of a model
   std::vector<std::uint32_t> file_counts_;  // of a model, by rank
   commit::CommitRequest request_;           // empty for a model
-  std::string pickle_;                      // of `.metadata`; empty for a model
+  std::string pickle_;                      // of `.metadata`, with the notes; empty for a model
   std::optional<std::string> differences_;
 };
 
@@ -220,6 +221,7 @@ class Save {
   }
 
   Result<checkpointer::Vote> describe(const SaveDirectory& directory, const StateDict& state) {
+    CAIRN_TRY(checkpointer::check_notes_of(options_));
     if (options_.safetensors) CAIRN_TRY(checkpointer::check_model_state(state.entries(), *options_.safetensors));
     CAIRN_TRY(worker_.open(directory));
     if (options_.alone_as_rank && (ranks_.size() > 1 || options_.safetensors)) {

@@ -12,6 +12,7 @@
 #include "save/claim_options.h"
 #include "save/model_claim.h"
 #include "save/model_layout.h"
+#include "save/notes_option.h"
 #include "save/save_calls.h"
 #include "save/save_items.h"
 #include "save/save_layout.h"
@@ -28,7 +29,10 @@ using checkpointer::WrittenFile;
 
 struct SaveClaim::Impl {
   Impl(std::string given_directory, const SaveOptions& options)
-      : directory(std::move(given_directory)), durability(options.durability), worker(options.deadlines) {}
+      : directory(std::move(given_directory)),
+        durability(options.durability),
+        notes(options.notes),
+        worker(options.deadlines) {}
 
   Result<void> claim(const SaveDirectory& place, const SaveOptions& options);
   Result<void> claim_model(const SaveDirectory& place, const std::vector<std::vector<HeldBox>>& held,
@@ -40,6 +44,7 @@ struct SaveClaim::Impl {
 
   std::string directory;
   Durability durability;
+  std::string notes;
   commit::SaveTicket ticket;
   // Of a model: the ranks' shares, and the model's files and boxes.
   std::vector<ModelShare> shares;
@@ -119,6 +124,7 @@ SaveClaim& SaveClaim::operator=(SaveClaim&&) noexcept = default;
 SaveClaim::~SaveClaim() = default;
 
 Result<void> SaveClaim::Impl::claim(const SaveDirectory& place, const SaveOptions& options) {
+  CAIRN_TRY(checkpointer::check_notes_of(options));
   CAIRN_TRY(worker.open(place));
   CAIRN_TRY_ASSIGN(ticket, worker.claim(commit::next_save_identity(), checkpointer::claim_options_of(options)));
   return worker.run("claiming the directory", [](WorkerState& worker_state) -> Result<void> {
@@ -145,6 +151,7 @@ Result<SaveClaim> SaveClaim::make(const std::filesystem::path& directory, const 
 Result<void> SaveClaim::Impl::claim_model(const SaveDirectory& place, const std::vector<std::vector<HeldBox>>& held,
                                           const SaveOptions& options) {
   if (!options.safetensors) return Error(ErrorCode::kInvalidArgument, "a save of a model without the form of a model");
+  CAIRN_TRY(checkpointer::check_notes_of(options));
   const SafetensorsForm& form = *options.safetensors;
   std::vector<std::string> messages;
   for (const std::vector<HeldBox>& boxes : held) {
@@ -188,7 +195,8 @@ Result<SaveReport> SaveClaim::Impl::commit(std::string_view metadata, const std:
   CAIRN_TRY_ASSIGN(Catalog catalog, read_back(metadata, files));
   manifest::CommitRecord record;
   for (const PublishedFile& file : files) record.files.push_back({file.name, file.bytes, file.trailer_checksum});
-  CAIRN_TRY_ASSIGN(commit::CommitReport committed, worker.commit(std::string(metadata), std::move(record), durability));
+  std::string front = std::string(metadata) + manifest::encode_notes(notes);
+  CAIRN_TRY_ASSIGN(commit::CommitReport committed, worker.commit(std::move(front), std::move(record), durability));
   return SaveReport{ticket.identity.save_id, std::make_shared<Catalog>(std::move(catalog)), metadata.size(),
                     std::move(committed.warnings)};
 }

@@ -293,6 +293,7 @@ std::string encode(const BeginMessage& message) {
   append_deadlines(out, request.deadlines);
   append_varint(out, request.umask & kUmaskMax);
   append_text(out, request.checkpoint_id);
+  append_text(out, request.notes);
   return out;
 }
 
@@ -309,6 +310,7 @@ Result<BeginMessage> decode_begin(std::string_view bytes) {
   CAIRN_TRY_ASSIGN(request.names, reader.counted_texts());
   CAIRN_TRY(read_manner(reader, request));
   CAIRN_TRY_ASSIGN(request.checkpoint_id, reader.counted_text());
+  CAIRN_TRY_ASSIGN(request.notes, reader.counted_text());
   CAIRN_TRY(expect_end(reader));
   return message;
 }

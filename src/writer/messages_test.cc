@@ -41,6 +41,7 @@ BeginMessage sample_begin() {
   begin.request.direct_io = false;
   begin.request.trainer_waits = false;
   begin.request.umask = 0137;
+  begin.request.notes = "{}";
   return begin;
 }
 
@@ -104,6 +105,7 @@ TEST(Messages, SayAllThatASaveNeeds) {
   EXPECT_EQ(got.request.place.coordinator, 1u);
   EXPECT_EQ(got.request.names, sent.request.names);
   EXPECT_EQ(got.request.checkpoint_id, sent.request.checkpoint_id);
+  EXPECT_EQ(got.request.notes, "{}");
   EXPECT_EQ(got.request.durability, Durability::kBuffered);
   EXPECT_EQ(got.request.thread_count, sent.request.thread_count);
   EXPECT_FALSE(got.request.direct_io);

@@ -400,7 +400,8 @@ Result<commit::RankSaveReport> SaveThread::finish() {
   };
   std::optional<commit::CommitRequest> commit_request;
   if (const auto& commit_plan = request_->layout->commit_plan) {
-    commit_request = commit_plan->commit_request(request_->ticket, request_->place, request_->checkpoint_id);
+    commit_request =
+        commit_plan->commit_request(request_->ticket, request_->place, request_->checkpoint_id, request_->notes);
   }
   request_->layout.reset();
   std::shared_ptr<CommitOrder::Turn> turn;

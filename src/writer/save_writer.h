@@ -61,6 +61,7 @@ struct SaveRequest {
   std::shared_ptr<const StagedLayout> layout;
   std::vector<std::string> names;  // final names, of the layout's files
   std::string checkpoint_id;       // in `.metadata`; set by the coordinator
+  std::string notes;               // as `checkpoint_id`; checked
   Durability durability = Durability::kDurable;
   std::size_t thread_count = 4;
   bool direct_io = true;

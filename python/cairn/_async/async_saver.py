@@ -25,6 +25,7 @@ from cairn._ranks.exception_record import Reason
 from cairn._results.lazy_metadata import LazyMetadata, catalog_of_save
 from cairn._settings import IoPriority, check_settings
 from cairn._state.described import DescribedState, HeldState, check_order
+from cairn._state.notes import notes_text
 from cairn._telemetry.ended_calls import Stopwatch
 from cairn.progress import Progress
 
@@ -155,15 +156,23 @@ class AsyncSaver:
                 os.kill(self._process.pid, signal.SIGKILL)
 
     def save(
-        self, state_dict: Mapping[Any, Any], directory: _PathLike, *, asynchronous_staging: bool = False, **options: Any
+        self,
+        state_dict: Mapping[Any, Any],
+        directory: _PathLike,
+        *,
+        asynchronous_staging: bool = False,
+        notes: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> PendingSave:
-        """Saves a nested state unchanged. `options` are the engine's: durable, overwrite, alone_as_rank, collectives...
+        """Saves a nested state unchanged. `notes` are those of :func:`cairn.save`. `options` are the engine's: durable,
+        overwrite, alone_as_rank, collectives...
 
         Returns when the state may change again. With `asynchronous_staging`, returns at once, and the state must not
         change until the staging future is done. Raises the failures up to the return; the upload future holds later
         failures.
         """
         check_order("AsyncSaver.save", state_dict, directory, directory_argument="")
+        options["notes"] = notes_text(notes)
         described = DescribedState(state_dict, from_devices=True)
         with pending_saves.Follower() as follower:
             follower.start()

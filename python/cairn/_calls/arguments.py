@@ -8,7 +8,7 @@ import functools
 import inspect
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from cairn._state.described import check_order, refuse_path
@@ -29,6 +29,7 @@ class Call(NamedTuple):
     use_collectives: bool = True  # always True for a load
     coordinator_rank: int = 0  # for torch's driver
     function: str = "save"  # Cairn's function, for engine_use
+    notes: Mapping[str, Any] | None = None  # of a save
 
     def recorded(self, storage: str) -> dict[str, Any]:
         """Returns the arguments for dcp_records. `storage`: torch's name of the argument."""

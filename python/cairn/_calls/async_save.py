@@ -11,7 +11,7 @@ Therefore saves can overlap on one process group, which needs no CPU backend.
 import contextlib
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
@@ -33,6 +33,7 @@ from cairn._ranks.ranks import Ranks
 from cairn._results.driver_attributes import fill_save_planner, fill_writer
 from cairn._settings import Installation, IoPriority, check_settings
 from cairn._state.described import DescribedState, check_order, states_of
+from cairn._state.notes import notes_text, plain_notes
 from cairn._telemetry import dcp_records, engine_use
 from cairn._torch_names.torch_floor import AsyncCheckpointerType, AsyncSaveResponse, StagingOptions
 from cairn._torch_names.torch_floor import DefaultStager as StockDefaultStager
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
         async_stager: None = None,
         no_dist: bool = False,
         use_collectives: bool = True,
+        notes: Mapping[str, Any] | None = None,
     ) -> SaveFuture: ...
 
     @overload
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
         async_stager: AsyncStager,
         no_dist: bool = False,
         use_collectives: bool = True,
+        notes: Mapping[str, Any] | None = None,
     ) -> SaveFuture | SaveResponse: ...
 
 
@@ -102,6 +105,7 @@ def async_save(  # noqa: PLR0913 - the signature is DCP's
     async_stager: AsyncStager | None = None,
     no_dist: bool = False,
     use_collectives: bool = True,
+    notes: Mapping[str, Any] | None = None,
 ) -> SaveFuture | SaveResponse:
     """Saves `state_dict` as :func:`cairn.save` does, but returns as soon as the bytes are copied.
 
@@ -126,11 +130,22 @@ def async_save(  # noqa: PLR0913 - the signature is DCP's
     continues after a sudden end of the program (SIGTERM, ``os._exit``, ``exec``). A forked child makes saves of its own
     and can't wait for its parent's futures.
 
+    `notes` are those of :func:`cairn.save`; they are read before this call returns.
+
     A planner, a storage or a stager of the caller's own class is used as in DCP, with threads. Raises InvalidArgument
     if `async_checkpointer_type` is no AsyncCheckpointerType; ``cairn.install`` can replace the type for all calls.
     """
     check_order("async_save", state_dict, checkpoint_id)
-    call = Call(checkpoint_id, storage_writer, planner, process_group, no_dist, use_collectives, function="async_save")
+    call = Call(
+        checkpoint_id,
+        storage_writer,
+        planner,
+        process_group,
+        no_dist,
+        use_collectives,
+        function="async_save",
+        notes=notes,
+    )
     with dcp_records.in_call("async_save", **call.recorded("storage_writer")):
         return _begin(state_dict, call, async_checkpointer_type, async_stager)
 
@@ -262,6 +277,7 @@ def _start(
                     pending_saves.raise_unretrieved()
                     planning = save_planning(call.planner)
                     directory, options = save_options(call.checkpoint_id, call.storage)
+                    text = notes_text(call.notes)
                     state = make_state()
                     described = DescribedState(
                         state,
@@ -283,6 +299,7 @@ def _start(
                         follower,
                         asynchronous_staging=asynchronous_staging,
                         observer=Observer(records.uploading, fill),
+                        notes=text,
                         **planning,
                         **options,
                         **together,
@@ -310,8 +327,11 @@ def _save_what_is_staged(
     """
     stager = stager or DefaultStager(StagingOptions(False, False, False, False))
 
+    notes: list[dict[str, Any] | None] = []  # as they are now: the save may begin later
+
     def stage() -> Any:
         live = state()
+        notes.append(plain_notes(call.notes))
         return _staged(stager, live)
 
     with as_checkpoint_exceptions() as here:
@@ -333,7 +353,9 @@ def _save_what_is_staged(
                 reason = "" if foreign else f"{name_of(type(stager))} stages asynchronously"
                 if process:
                     reason = f"threads write in place of the requested writer process{reason and ': '}{reason}"
-                save = functools.partial(save_now, call=call._replace(process_group=own.group), reason=reason)
+                save = functools.partial(
+                    save_now, call=call._replace(process_group=own.group, notes=notes[-1]), reason=reason
+                )
                 pending = queue.enqueue(own, directory, staged, follower, save)
                 pending.fails_exit = part(DefaultSavers).settings.get("fail_at_exit", False)
     if isinstance(staged, Future):

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from cairn._results.driver_attributes import fill_save_planner, fill_writer
 from cairn._results.lazy_metadata import LazyMetadata, catalog_of_save
 from cairn._settings import save_deadlines
 from cairn._state.described import DescribedState, states_of
+from cairn._state.notes import notes_text
 from cairn._telemetry import dcp_records, engine_use
 from cairn._telemetry.ended_calls import Stopwatch
 from cairn._torch_names import replacements
@@ -42,6 +43,7 @@ def save(
     process_group: Any = None,
     no_dist: bool = False,
     use_collectives: bool = True,
+    notes: Mapping[str, Any] | None = None,
 ) -> Metadata:
     """Saves `state_dict` as the checkpoint in directory `checkpoint_id`, in the files of DCP.
 
@@ -65,10 +67,17 @@ def save(
     the ranks have many items in common. Warns (PickleWarning) about values that can be loaded only with
     ``allow_pickle=True``. Raises cairn.Error, which is a CheckpointException too, with the failures by rank.
 
+    `notes` is a dict of JSON values, of at most 64 KiB as JSON, that is committed with the checkpoint:
+    ``cairn.open(directory).notes``. Its entry ``"metrics"``, if any, maps names to finite numbers. A value that JSON
+    has no form for, such as a tensor, raises InvalidArgument with the value's place; a tuple comes back as a list. The
+    notes of rank 0 count, and every rank's are checked. With ``use_collectives=False`` each rank's file has its own.
+    Raises Unsupported for a safetensors model, which has no place for notes, and InvalidArgument if torch's code
+    drives the save.
+
     A `planner` of another class than DCP's plans by its own rules, and a `storage_writer` of another class than a file
     system's stores by its own rules: torch's code drives the save.
     """
-    call = Call(checkpoint_id, storage_writer, planner, process_group, no_dist, use_collectives)
+    call = Call(checkpoint_id, storage_writer, planner, process_group, no_dist, use_collectives, notes=notes)
     try:
         return save_now(state_dict, call, _heed_earlier_saves)
     except Error as error:
@@ -164,6 +173,7 @@ def save_states(
             directory, options = save_options(call.checkpoint_id, call.storage)
             if before is not None:
                 before(directory)
+            text = notes_text(call.notes)
             states = make_states()
             step = (directory, call.process_group)
             with dcp_records.in_step("local_step", *step):
@@ -177,7 +187,7 @@ def save_states(
         if coordinates:
             dcp_records.note_step("global_step", *step)
         with dcp_records.in_step("write_data", *step):
-            options = {**planning, **options, **together, "deadlines": save_deadlines()}
+            options = {**planning, **options, **together, "deadlines": save_deadlines(), "notes": text}
             catalog, save_id, size, texts = _engine.save(os.fsencode(directory), described.native, **options)
             texts += consolidate_saved(call.storage, ranks)
         if coordinates:

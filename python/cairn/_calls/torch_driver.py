@@ -40,7 +40,7 @@ from cairn._torch_protocol.storages import (
     why_torch_writes,
     why_writer_is_foreign,
 )
-from cairn.errors import Error
+from cairn.errors import Error, InvalidArgument
 from cairn.filesystem import FileSystemReader, FileSystemWriter, MissingCheckpointId, reading
 
 _PathLike = str | os.PathLike[str]
@@ -66,6 +66,8 @@ def save_by_protocol(make_states: Callable[[], dict[str, Any]], call: Call, reas
     watch = Stopwatch("saved")
     ranks = Ranks(call.process_group, call.no_dist or not call.use_collectives)
     with ranks.all_or_none("prepare"):
+        if call.notes is not None:
+            raise InvalidArgument("notes can't be stored by torch's driver", actual=" and ".join(filter(None, reasons)))
         state_dict = make_states()
         check_memory_of_all(state_dict)
         if planner is None or getattr(planner, "flatten_state_dict", False):

@@ -6,7 +6,7 @@ process that runs the caller's functions (:mod:`writer_child`).
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -111,15 +111,22 @@ class CheckpointProcess:
         """Begins to save a staged state, or a future of a staged state. The state must not change until the returned
         future is done.
 
-        `kwargs` go to the caller's own writer, which passes them to its hook. The future raises the failure: a
-        ProcessFailure (a RuntimeError) with the writer's own exception as cause; a ProcessTimeout (a TimeoutError) when
-        the Python process was not ready in time or stopped working (:func:`cairn.configure_saves`); with the native
-        process, cairn.Error.
+        `kwargs` go to the caller's own writer, which passes them to its hook; the native process takes `notes` of them.
+        The future raises the failure: a ProcessFailure (a RuntimeError) with the writer's own exception as cause; a
+        ProcessTimeout (a TimeoutError) when the Python process was not ready in time or stopped working
+        (:func:`cairn.configure_saves`); with the native process, cairn.Error.
         """
         path, state_dict = path_and_state(path, state_dict)
         return self._thread.submit(self._write, state_dict, path, kwargs)
 
-    def save_live(self, state_dict: STATE_DICT, path: str, *, asynchronous_staging: bool) -> PendingSave:
+    def save_live(
+        self,
+        state_dict: STATE_DICT,
+        path: str,
+        *,
+        asynchronous_staging: bool,
+        notes: Mapping[str, Any] | None = None,
+    ) -> PendingSave:
         """Stages a live state for the native writer, and begins to save the state.
 
         The state must not change until it is staged. Raises cairn.Error for a state that can't be saved,
@@ -134,6 +141,7 @@ class CheckpointProcess:
             with_shape(state_dict),
             path,
             asynchronous_staging=asynchronous_staging,
+            notes=notes,
             alone_as_rank=self._rank_info.global_rank,
         )
 
@@ -168,7 +176,7 @@ class CheckpointProcess:
         try:
             staged = state_dict.result() if isinstance(state_dict, Future) else state_dict
             if self._child is None:
-                self.save_live(staged, path, asynchronous_staging=False).upload.result()
+                self.save_live(staged, path, asynchronous_staging=False, notes=kwargs.get("notes")).upload.result()
             else:
                 self._start()
                 self._child.write(staged, path, kwargs)

@@ -20,6 +20,7 @@ from cairn import _engine
 from cairn._async import pending_saves
 from cairn._settings import save_deadlines
 from cairn._state.described import DescribedState
+from cairn._state.notes import notes_text
 from cairn._state.saved_tree import with_shape
 from cairn.checkpointer.argument_order import path_and_state
 from cairn.checkpointer.barriers import Barrier
@@ -75,7 +76,8 @@ class CheckpointWriter:
         state_dict: STATE_DICT,
         **kwargs: Any,
     ) -> Future[None] | None:
-        """Saves `state_dict` in directory `path` by the five steps above. `kwargs` go to the hook.
+        """Saves `state_dict` in directory `path` by the five steps above. `kwargs` go to the hook; `notes` of them, a
+        dict as for :func:`cairn.save`, is stored too.
 
         Returns None when all steps are done. Raises cairn.Error, also if the storage hangs
         (:func:`cairn.configure_saves`), and the exceptions of the hook and the barrier. After step 3 the checkpoint is
@@ -84,7 +86,7 @@ class CheckpointWriter:
         path, state_dict = path_and_state(path, state_dict)
         hook = self._commit_hook
         before = None if hook is None else functools.partial(hook.pre_commit, path, **kwargs)
-        _save_rank(path, state_dict, self._rank_info.global_rank, before)
+        _save_rank(path, state_dict, self._rank_info.global_rank, before, kwargs.get("notes"))
         if isinstance(self._barrier, Barrier):
             self._barrier.execute_within(self._config.write_barrier_timeout_secs)
         elif self._barrier is not None:
@@ -98,7 +100,11 @@ class CheckpointWriter:
 
 
 def _save_rank(
-    directory: str, state_dict: Mapping[Any, Any], rank: int, before_commit: Callable[[], None] | None
+    directory: str,
+    state_dict: Mapping[Any, Any],
+    rank: int,
+    before_commit: Callable[[], None] | None,
+    notes: Mapping[str, Any] | None,
 ) -> None:
     raised: list[BaseException] = []
 
@@ -116,6 +122,7 @@ def _save_rank(
         "alone_as_rank": rank,
         "before_commit": goes_well if before_commit else None,
         "deadlines": save_deadlines(),
+        "notes": notes_text(notes),
     }
     try:
         _, _, _, texts = _engine.save(os.fsencode(directory), described.native, **options)

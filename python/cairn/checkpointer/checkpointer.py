@@ -30,7 +30,8 @@ class Checkpointer(abc.ABC):
         state_dict: STATE_DICT,
         **kwargs: Any,
     ) -> tuple[Future[Any], Future[Any]] | None:
-        """Saves `state_dict` in directory `path`. `kwargs` go to the stager, the process and the writer.
+        """Saves `state_dict` in directory `path`. `kwargs` go to the stager, the process and the writer. Cairn's
+        process and writer store the keyword `notes`, a dict as for :func:`cairn.save`, in the rank's checkpoint.
 
         Returns None if the save is complete, or two futures: the state may change when the first is done, and the
         checkpoint is durable when the second is done. The futures' results have no meaning.
@@ -134,7 +135,9 @@ class AsyncCheckpointer(Checkpointer):
         stager = self._stager
         if type(stager) is DefaultStager and type(self._process) is CheckpointProcess and self._process.is_native:
             asynchronous = stager.config.use_async_staging
-            pending = self._process.save_live(state_dict, path, asynchronous_staging=asynchronous)
+            pending = self._process.save_live(
+                state_dict, path, asynchronous_staging=asynchronous, notes=kwargs.get("notes")
+            )
             self._last = pending.upload
             return pending.staging, pending.upload
         staged = stager.stage(state_dict=state_dict, **kwargs)
