@@ -71,6 +71,7 @@ def test_ls_json_says_the_same(folder: Path) -> None:
         "bytes": stored_bytes(folder / "step-9"),
         "keys": 2,
         "save_id": cairn.open(folder / "step-9").save_id,
+        "notes": None,
         "reason": None,
     }
     assert entries["step-100"]["modified_unix_ms"] == 9_000_000_000_000
@@ -146,6 +147,7 @@ def test_ls_lists_the_models_that_cairn_saved(tmp_path: Path) -> None:
 def test_ls_json_of_a_checkpoint_lists_its_keys(folder: Path) -> None:
     assert json_of("ls", folder / "step-1") == {
         "directory": str(folder / "step-1"),
+        "notes": None,
         "keys": [
             {"key": "model.w", "kind": "tensor", "dtype": "float32", "shape": [300, 100], "bytes": 120_000},
             {"key": "step", "kind": "value"},
