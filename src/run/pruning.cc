@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint_candidates.h"
+#include "checkpoint/open_calls.h"
 #include "checkpoint/step_in_name.h"
 #include "commit/checkpoint_removal.h"
 #include "commit/dead_saves.h"
@@ -110,14 +111,20 @@ class Pruning {
 
   std::vector<std::size_t> choose(std::size_t newest) {
     std::vector<Entry> entries;
-    for (const Candidate& candidate : candidates_) {
-      entries.push_back({checkpointer::step_in_name(candidate.directory), candidate.time, {}});
+    std::vector<std::string> unknown(candidates_.size());  // why the metrics can't be read
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      entries.push_back({checkpointer::step_in_name(candidates_[i].directory), candidates_[i].time, {}});
+      if (options_.rule.best.empty() || candidates_[i].fault) continue;
+      auto metrics = metrics_of(candidates_[i].directory);
+      if (!metrics) unknown[i] = std::string("its metrics can't be read: ") + metrics.error().what();
+      if (metrics) entries[i].metrics = {metrics->begin(), metrics->end()};
     }
     std::vector<std::string> reasons = kept_by(options_.rule, entries, seconds_since_1970(),
                                                [&](std::size_t i) { return i == newest || !fault_of(i); });
     std::vector<std::size_t> chosen;
     for (std::size_t i = newest; i < candidates_.size(); ++i) {
       std::string reason = i == newest ? "newest" : std::move(reasons[i]);
+      if (reason.empty()) reason = std::move(unknown[i]);
       if (reason.empty()) reason = protection_of(candidates_[i]);
       if (reason.empty()) {
         chosen.push_back(i);
@@ -126,6 +133,13 @@ class Pruning {
       }
     }
     return chosen;
+  }
+
+  Result<std::vector<std::pair<std::string, double>>> metrics_of(const fs::path& directory) const {
+    CAIRN_TRY_ASSIGN(std::unique_ptr<storage::Storage> storage, root_.open(directory));
+    CAIRN_TRY_ASSIGN(const Checkpoint checkpoint, checkpointer::open_in(std::move(storage), std::string(kMetadataName),
+                                                                        checkpointer::Decoding::kWanted));
+    return checkpoint.metrics();
   }
 
   // Why the checkpoint is none that a rule removes; empty if it is one.

@@ -123,6 +123,20 @@ TEST_F(Pruning, LeavesCopiesAndLinks) {
   EXPECT_EQ(names(), (Names{"link", "step-2"}));
 }
 
+TEST_F(Pruning, KeepsTheBestByItsMetrics) {
+  for (int step = 1; step <= 5; ++step) {
+    SaveOptions options;
+    options.durability = Durability::kBuffered;
+    if (step != 3) options.notes = R"({"metrics": {"loss": )" + std::to_string(step == 2 ? 0.5 : 2.0) + "}}";
+    const SampleState state(step);
+    ASSERT_TRUE(save(directory_of(step), state.dict(), options));
+  }
+  PruneOptions options;
+  options.rule.best = {{"loss", RetentionRule::Best::Order::kMin, 1}};
+  EXPECT_EQ(prune_all(options).kept[1].reason, "best by loss");
+  EXPECT_EQ(names(), (Names{"step-2", "step-5"}));
+}
+
 TEST_F(Pruning, KeepsAProtectedCheckpoint) {
   for (int step = 1; step <= 3; ++step) save_step(step);
   PruneOptions options = keep_last(1);
