@@ -5,6 +5,7 @@ import logging
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -336,7 +337,9 @@ FILES = {key: 1 + number % 3 for number, key in enumerate(STATES[0])}
 
 
 def save_in_three_files(number: int, directory: Path) -> None:
-    cairn.save(STATES[number], storage_writer=HuggingFaceStorageWriter(directory, FILES))
+    """With one thread: the order of the calls is the same in each save."""
+    with mock.patch("cairn.hf_storage._THREADS", 1):
+        cairn.save(STATES[number], storage_writer=HuggingFaceStorageWriter(directory, FILES))
 
 
 # The steps at the top of src/commit/model_commit.cc.
@@ -364,9 +367,8 @@ STEPS = {
 
 
 @pytest.mark.slow
-def test_kills_at_each_place_of_an_overwrite(checkpoint: Path, killer: Killer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kills_at_each_place_of_an_overwrite(checkpoint: Path, killer: Killer) -> None:
     """Every reader finds the whole old or the whole new model, and the next save removes all leftovers."""
-    monkeypatch.setattr("cairn.hf_storage._THREADS", 1)  # the order of the calls is the same in each save
     save_in_three_files(0, checkpoint)
     (checkpoint / "adapter_model.safetensors").write_bytes(b"mine")
     runs = []
