@@ -9,7 +9,7 @@
 #include "checkpoint/checkpoint_candidates.h"
 #include "checkpoint/checkpoint_directories.h"
 #include "checkpoint/step_in_name.h"
-#include "commit/lease.h"
+#include "commit/dead_saves.h"
 #include "coordination/ranks.h"
 #include "storage/backoff.h"
 #include "storage/open_directory.h"
@@ -23,18 +23,10 @@ using checkpointer::checkpoint_directories;
 using checkpointer::CheckpointDirectories;
 
 bool has_save_in_flight(const fs::path& directory) {
-  const auto opened = storage::open_directory(directory);
-  if (!opened) return false;
-  const storage::Storage& storage = **opened;
-  const auto files = storage.list();
-  return files && std::any_of(files->begin(), files->end(), [&](const storage::ListedFile& file) {
-           const bool is_of_save =
-               commit::save_id_of_folder(file.name) || commit::save_id_of_folder(file.name, commit::SaveForm::kModel);
-           if (!file.is_folder || !is_of_save) return false;
-           const Result<bool> run_out =
-               commit::lease_has_run_out(storage, file.name, commit::StorageClock::of_this_host());
-           return run_out && !*run_out;
-         });
+  const auto storage = storage::open_directory(directory);
+  if (!storage) return false;
+  const Result<bool> has_living = commit::has_living_save(**storage);
+  return has_living && *has_living;
 }
 
 Result<void> wait_for_saves(const fs::path& root, const LatestOptions& options) {
