@@ -46,8 +46,7 @@ struct SimulatedRun {
   std::vector<double> failures = {};
   double between_failures = 0;
   std::uint64_t seed = 1;
-  // Nullopt: save_interval() of the costs and of time_between_failures(), anew after each failure and each save, as
-  // CheckpointManager sets it.
+  // Nullopt: save_interval() of the costs and of time_between_failures(), anew after each failure and each save.
   std::optional<double> interval = {};
   double expected_between_failures = 24 * 3600;  // before the first failure, for the automatic interval
   IntervalBounds bounds = {};
@@ -55,7 +54,7 @@ struct SimulatedRun {
 };
 
 struct RunReport {
-  double elapsed = 0;            // the sum of the next four, and of the seconds of lost saves
+  double elapsed = 0;            // the sum of the next four
   double work = 0;               // of the training that counts: as asked for, or less if the run has not ended
   double saves = 0;              // lost to saves
   double redone = 0;             // lost to failures: work that was done again

@@ -6,8 +6,7 @@
 // 4. Make the commit of the newest good one durable: its directory is synced. The process that renamed its `.metadata`
 //    may have died before the sync; a power cut could then take it back when the older ones are gone.
 // 5. Remove the chosen ones, the oldest first, each by commit/checkpoint_removal.cc: under the lock of its directory,
-// and
-//    only if the checkpoint noted in step 2 is still in place.
+//    if the checkpoint noted in step 2 is still in place.
 //
 // Why at least one good checkpoint stays, with any number of processes: a process removes only checkpoints older than
 // one that it has found to be good and has made durable. latest()'s order is the same for all processes. The newest
@@ -28,7 +27,6 @@
 #include "checkpoint/open_calls.h"
 #include "checkpoint/step_in_name.h"
 #include "commit/checkpoint_removal.h"
-#include "commit/dead_saves.h"
 #include "commit/metadata_in_place.h"
 #include "commit/pin.h"
 #include "run/retention.h"
@@ -62,12 +60,12 @@ class Pruning {
     for (const fs::path& directory : directories) note(directory);    // (2)
     candidates_ = checkpointer::candidates_in(directories, {}, checkpointer::Models::kIfAlone, open_);
     std::erase_if(candidates_, [](const Candidate& candidate) { return candidate.is_model(); });
-    const std::optional<std::size_t> newest = find_newest_good();
-    if (!newest) return std::move(report_);
-    const std::vector<std::size_t> chosen = choose(*newest);  // (3)
+    keep_damaged_newer();
+    if (candidates_.empty()) return std::move(report_);
+    const std::vector<std::size_t> chosen = choose();  // (3)
     if (chosen.empty()) return std::move(report_);
-    if (!options_.dry_run) CAIRN_TRY(make_durable(candidates_[*newest].directory));  // (4)
-    for (auto i = chosen.rbegin(); i != chosen.rend(); ++i) {                        // (5)
+    if (!options_.dry_run) CAIRN_TRY(make_durable(candidates_.front().directory));  // (4)
+    for (auto i = chosen.rbegin(); i != chosen.rend(); ++i) {                       // (5)
       if (options_.interrupted && options_.interrupted()) {
         return Error(ErrorCode::kCancelled,
                      "interrupted before '" + candidates_[*i].directory.string() + "' was removed");
@@ -95,13 +93,15 @@ class Pruning {
     if (auto in_place = commit::read_metadata_in_place(**storage)) noted_[directory] = *std::move(in_place);
   }
 
-  std::optional<std::size_t> find_newest_good() {
-    for (std::size_t i = 0; i < candidates_.size(); ++i) {
-      const std::optional<Error> fault = fault_of(i);
-      if (!fault) return i;
-      keep(i, std::string("newer than the newest good checkpoint, and can't be loaded: ") + fault->what());
+  // From then on the first candidate is the newest good one; no candidate is left if none is good.
+  void keep_damaged_newer() {
+    std::size_t newest = 0;
+    for (; newest < candidates_.size(); ++newest) {
+      const std::optional<Error> fault = fault_of(newest);
+      if (!fault) break;
+      keep(newest, std::string("newer than the newest good checkpoint, and can't be loaded: ") + fault->what());
     }
-    return std::nullopt;
+    candidates_.erase(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(newest));
   }
 
   std::optional<Error> fault_of(std::size_t i) const {
@@ -109,7 +109,7 @@ class Pruning {
     return checkpointer::fault_of(candidates_[i], checkpointer::Depth::kTrailers, open_);
   }
 
-  std::vector<std::size_t> choose(std::size_t newest) {
+  std::vector<std::size_t> choose() {
     std::vector<Entry> entries;
     std::vector<std::string> unknown(candidates_.size());  // why the metrics can't be read
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
@@ -119,11 +119,11 @@ class Pruning {
       if (!metrics) unknown[i] = std::string("its metrics can't be read: ") + metrics.error().what();
       if (metrics) entries[i].metrics = {metrics->begin(), metrics->end()};
     }
-    std::vector<std::string> reasons = kept_by(options_.rule, entries, seconds_since_1970(),
-                                               [&](std::size_t i) { return i == newest || !fault_of(i); });
+    std::vector<std::string> reasons =
+        kept_by(options_.rule, entries, seconds_since_1970(), [&](std::size_t i) { return i == 0 || !fault_of(i); });
     std::vector<std::size_t> chosen;
-    for (std::size_t i = newest; i < candidates_.size(); ++i) {
-      std::string reason = i == newest ? "newest" : std::move(reasons[i]);
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      std::string reason = i == 0 ? "newest" : std::move(reasons[i]);
       if (reason.empty()) reason = std::move(unknown[i]);
       if (reason.empty()) reason = protection_of(candidates_[i]);
       if (reason.empty()) {
@@ -202,7 +202,7 @@ class Pruning {
   commit::Removal removal_;
   checkpointer::OpenDirectory open_;
   std::map<fs::path, commit::MetadataInPlace> noted_;
-  std::vector<Candidate> candidates_;  // in the order of latest()
+  std::vector<Candidate> candidates_;  // in the order of latest(); after step 2 from the newest good one on
   PruneReport report_;
 };
 

@@ -3,7 +3,6 @@
 #include <memory>
 #include <utility>
 
-#include "checkpoint/step_in_name.h"
 #include "commit/checkpoint_removal.h"
 #include "commit/pin.h"
 #include "run/pruning.h"
