@@ -23,18 +23,6 @@ constexpr std::uint64_t kFileBytesMin = 6;
 // Far above the record of millions of files. Every save reads the commit records of the checkpoints in its directory.
 constexpr std::uint64_t kBodyBytesMax = std::uint64_t{256} << 20;
 
-void append_fixed64(std::string& out, std::uint64_t value) {
-  std::array<std::byte, 8> bytes;
-  store_little_endian(bytes.data(), value);
-  out.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-}
-
-void append_fixed32(std::string& out, std::uint32_t value) {
-  std::array<std::byte, 4> bytes;
-  store_little_endian(bytes.data(), value);
-  out.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-}
-
 std::uint32_t crc_of(std::string_view text) { return crc32(std::as_bytes(std::span(text))); }
 
 Error damaged(const char* what, std::uint64_t offset, std::uint32_t expected, std::uint32_t actual) {
@@ -76,29 +64,29 @@ Result<CommitRecord> read_body(CodedReader& reader, std::uint32_t version) {
 
 std::string encode_commit_record(const CommitRecord& record) {
   std::string out;
-  append_fixed64(out, record.save_id.high);
-  append_fixed64(out, record.save_id.low);
-  append_fixed64(out, record.job_id.high);
-  append_fixed64(out, record.job_id.low);
-  append_fixed64(out, record.job_start);
+  append_fixed(out, record.save_id.high);
+  append_fixed(out, record.save_id.low);
+  append_fixed(out, record.job_id.high);
+  append_fixed(out, record.job_id.low);
+  append_fixed(out, record.job_start);
   append_varint(out, record.save_number);
   append_varint(out, record.files.size());
   for (const CommitRecord::File& file : record.files) {
     append_varint(out, file.name.size());
     out += file.name;
     append_varint(out, file.size);
-    append_fixed32(out, file.trailer_checksum);
+    append_fixed(out, file.trailer_checksum);
   }
   const bool has_plan = !record.plan.ranks.empty();
   if (has_plan) append_recorded_plan(out, record.plan);
   std::string footer;
-  append_fixed32(footer, crc_of(out));
-  append_fixed64(footer, out.size());
-  append_fixed64(footer, record.front_bytes);
-  append_fixed32(footer, record.front_checksum);
-  append_fixed32(footer, has_plan ? kRecordVersion : kVersionWithoutPlan);
+  append_fixed(footer, crc_of(out));
+  append_fixed(footer, std::uint64_t{out.size()});
+  append_fixed(footer, record.front_bytes);
+  append_fixed(footer, record.front_checksum);
+  append_fixed(footer, has_plan ? kRecordVersion : kVersionWithoutPlan);
   footer += kRecordMagic;
-  append_fixed32(out, crc_of(footer));
+  append_fixed(out, crc_of(footer));
   return out + footer;
 }
 

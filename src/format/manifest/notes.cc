@@ -12,6 +12,7 @@
 #include "core/checksum.h"
 #include "core/little_endian.h"
 #include "format/json/json_reader.h"
+#include "format/manifest/varint.h"
 
 namespace cairn::manifest {
 namespace {
@@ -87,13 +88,6 @@ Result<Metrics> read_text(std::string_view notes, ErrorCode code) {
       .actual(found.actual().value_or("other text"));
 }
 
-template <typename Number>
-void append_number(std::string& out, Number value) {
-  std::array<std::byte, sizeof value> bytes;
-  store_little_endian(bytes.data(), value);
-  out.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-}
-
 std::uint32_t text_checksum_of(std::string_view text) { return crc32(std::as_bytes(std::span(text))); }
 
 Error damaged_notes(const char* what, std::uint64_t offset, std::uint32_t expected, std::uint32_t actual) {
@@ -115,12 +109,12 @@ Result<Metrics> metrics_in(std::string_view notes) {
 std::string encode_notes(std::string_view notes) {
   if (notes.empty()) return {};
   std::string footer;
-  append_number(footer, text_checksum_of(notes));
-  append_number(footer, static_cast<std::uint32_t>(notes.size()));
-  append_number(footer, kNotesVersion);
+  append_fixed(footer, text_checksum_of(notes));
+  append_fixed(footer, static_cast<std::uint32_t>(notes.size()));
+  append_fixed(footer, kNotesVersion);
   footer += kNotesMagic;
   std::string section(notes);
-  append_number(section, text_checksum_of(footer));
+  append_fixed(section, text_checksum_of(footer));
   return section + footer;
 }
 
