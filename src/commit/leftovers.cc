@@ -61,6 +61,13 @@ std::optional<std::string> add_needed(const storage::Storage& storage, const std
   return std::nullopt;
 }
 
+// The files of all checkpoints in the directory; kCorrupt if they cannot be determined.
+Result<FileNames> needed_by(const storage::Storage& storage, const std::vector<storage::ListedFile>& files) {
+  FileNames needed;
+  if (auto problem = add_needed(storage, files, needed)) return Error(ErrorCode::kCorrupt, *std::move(problem));
+  return needed;
+}
+
 // The save that wrote the data file; nullopt if the file has no readable trailer.
 std::optional<SaveId> save_in_trailer(const storage::Storage& storage, const std::string& name) {
   const auto file = storage.open(name, false);
@@ -219,8 +226,7 @@ Result<std::vector<std::string>> remove_unneeded(storage::Storage& storage, cons
                                                  const std::string& except) {
   CAIRN_TRY_ASSIGN(std::vector<storage::ListedFile> files, storage.list());
   std::erase_if(files, [&except](const storage::ListedFile& file) { return file.name == except; });
-  FileNames needed;
-  if (auto problem = add_needed(storage, files, needed)) return Error(ErrorCode::kCorrupt, *std::move(problem));
+  CAIRN_TRY_ASSIGN(FileNames needed, needed_by(storage, files));
   std::vector<std::string> warnings;
   Cleaner(storage, std::move(needed), StorageClock::of_this_host(), warnings).remove(names);
   return warnings;
@@ -276,8 +282,7 @@ std::vector<std::string> clean_up_as_rank(storage::Storage& storage, const SaveI
 Result<void> remove_dead_save(storage::Storage& storage, const SaveId& save_id, const StorageClock& clock,
                               std::vector<std::string>& warnings) {
   CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage.list());
-  FileNames needed;
-  if (auto problem = add_needed(storage, files, needed)) return Error(ErrorCode::kCorrupt, *std::move(problem));
+  CAIRN_TRY_ASSIGN(FileNames needed, needed_by(storage, files));
   Cleaner(storage, std::move(needed), clock, warnings).remove_dead_save(folder_of(save_id), save_id, files);
   return {};
 }
