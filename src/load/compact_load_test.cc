@@ -14,10 +14,10 @@
 #include <memory>
 #include <numeric>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "checkpoint/open_calls.h"
+#include "coordination/testing/as_ranks.h"
 #include "core/checksum.h"
 #include "format/compact_catalog/footer.h"
 #include "format/compact_catalog/writer.h"
@@ -75,15 +75,6 @@ class ShardedKeys {
   StateDict state_;
 };
 
-void in_group(std::size_t count, const std::function<void(std::size_t, Collectives&)>& work) {
-  std::vector<std::unique_ptr<Collectives>> group = make_local_group(count, std::chrono::seconds(30));
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < count; ++rank) {
-    threads.emplace_back([&work, rank, mine = std::move(group[rank])] { work(rank, *mine); });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
-
 class CompactLoad : public testing::Test {
  protected:
   CompactLoad() {
@@ -94,7 +85,7 @@ class CompactLoad : public testing::Test {
   ~CompactLoad() override { filesystem::remove_all(directory_); }
 
   void save_on(std::size_t ranks) {
-    in_group(ranks, [&](std::size_t rank, Collectives& collectives) {
+    as_ranks(ranks, [&](std::size_t rank, Collectives& collectives) {
       ShardedKeys keys(rank, ranks, 7);
       SaveOptions options;
       options.collectives = &collectives;
@@ -124,7 +115,7 @@ class CompactLoad : public testing::Test {
 
 TEST_F(CompactLoad, ReshardsFromFourRanksToTwoAndToOne) {
   for (const std::size_t ranks : {2u, 1u}) {
-    in_group(ranks, [&](std::size_t rank, Collectives& collectives) {
+    as_ranks(ranks, [&](std::size_t rank, Collectives& collectives) {
       ShardedKeys keys(rank, ranks, 0);
       LoadOptions options;
       options.collectives = &collectives;
@@ -430,7 +421,7 @@ TEST_F(CompactLoad, ChunksOfACheckpointThatWasReplacedAreNotRead) {
 
 TEST_F(CompactLoad, AnAsynchronousSaveWritesTheSameCatalog) {
   const auto asynchronous = directory_ / "asynchronous";
-  in_group(4, [&](std::size_t rank, Collectives& collectives) {
+  as_ranks(4, [&](std::size_t rank, Collectives& collectives) {
     ShardedKeys keys(rank, 4, 8);
     AsyncCheckpointer checkpointer;
     AsyncSaveOptions options;

@@ -5,16 +5,13 @@
 #include <cairn/convert.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
+#include "coordination/testing/as_ranks.h"
 #include "core/checksum.h"
 #include "format/dcp/metadata_decoder.h"
 #include "format/manifest/commit_record.h"
@@ -47,15 +44,6 @@ class NotedState {
   std::vector<float> elements_;
   StateDict state_;
 };
-
-void on_ranks(std::size_t count, const std::function<void(std::size_t, Collectives&)>& work) {
-  std::vector<std::unique_ptr<Collectives>> group = make_local_group(count, std::chrono::seconds(60));
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < count; ++rank) {
-    threads.emplace_back([&work, rank, mine = std::move(group[rank])] { work(rank, *mine); });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
 
 class CheckpointNotes : public testing::Test {
  protected:
@@ -170,7 +158,7 @@ TEST_F(CheckpointNotes, OfAModelAreRefused) {
 TEST_F(CheckpointNotes, OfTheCoordinatorCount) {
   for (const std::size_t coordinator : {0u, 1u}) {
     for (const bool again : {false, true}) {  // a new plan, and the earlier one
-      on_ranks(3, [&](std::size_t rank, Collectives& collectives) {
+      as_ranks(3, [&](std::size_t rank, Collectives& collectives) {
         NotedState state(static_cast<int>(rank));
         SaveOptions options;
         options.collectives = &collectives;
@@ -185,7 +173,7 @@ TEST_F(CheckpointNotes, OfTheCoordinatorCount) {
 }
 
 TEST_F(CheckpointNotes, ThatAreWrongOnOneRankFailAllRanks) {
-  on_ranks(2, [&](std::size_t rank, Collectives& collectives) {
+  as_ranks(2, [&](std::size_t rank, Collectives& collectives) {
     NotedState state(1);
     SaveOptions options;
     options.collectives = &collectives;
@@ -231,7 +219,7 @@ TEST_F(CheckpointNotes, OfAsynchronousSaves) {
 
 TEST_F(CheckpointNotes, OfAsynchronousSavesOfSeveralRanks) {
   for (const bool process : {false, true}) {
-    on_ranks(2, [&](std::size_t rank, Collectives& collectives) {
+    as_ranks(2, [&](std::size_t rank, Collectives& collectives) {
       AsyncCheckpointerOptions how;
       if (process) how.process = CheckpointProcess::make();
       AsyncCheckpointer checkpointer(how);
@@ -250,7 +238,7 @@ TEST_F(CheckpointNotes, OfAsynchronousSavesOfSeveralRanks) {
 // The next save of a job that has loaded a checkpoint takes its plan from `.metadata`.
 TEST_F(CheckpointNotes, DoNotHinderAJobThatGoesOnWithThePlan) {
   for (const std::size_t keys : {std::size_t{3}, kKeysOfNoted}) {
-    on_ranks(2, [&](std::size_t rank, Collectives& collectives) {
+    as_ranks(2, [&](std::size_t rank, Collectives& collectives) {
       for (int step = 1; step <= 2; ++step) {
         NotedState state(step, keys);
         SaveOptions options;

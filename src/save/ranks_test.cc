@@ -6,10 +6,9 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
-#include <functional>
-#include <thread>
 
 #include "checkpoint/open_calls.h"
+#include "coordination/testing/as_ranks.h"
 #include "save/save_calls.h"
 #include "save/save_messages.h"
 #include "storage/testing/model_storage.h"
@@ -71,19 +70,6 @@ class RankState {
   std::vector<float> sharded_, replica_, plain_, own_;
   StateDict state_;
 };
-
-// Runs `work` on `count` threads, one for each rank of a local group.
-void as_ranks(std::size_t count, const std::function<void(std::size_t, Collectives&)>& work) {
-  std::vector<std::unique_ptr<Collectives>> group = make_local_group(count, std::chrono::seconds(30));
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < count; ++rank) {
-    threads.emplace_back([&, rank, mine = std::shared_ptr<Collectives>(std::move(group[rank]))]() mutable {
-      work(rank, *mine);
-      mine.reset();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
 
 class ManyRanks : public testing::Test {
  protected:
