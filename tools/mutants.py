@@ -101,7 +101,7 @@ def in_random_order(part: str, seed: int) -> list[Mutant]:
     """Returns the mutants of the part: one of each line, then a second one of each line, and so on."""
     dice = random.Random(seed)
     by_line: dict[tuple[str, int], list[Mutant]] = {}
-    for path in sorted((ROOT / "src" / part).glob("*.cc")):
+    for path in sorted((ROOT / "src" / part).rglob("*.cc")):
         if not path.name.endswith("_test.cc"):
             for mutant in mutants_of(str(path.relative_to(ROOT))):
                 by_line.setdefault((mutant.source, mutant.line), []).append(mutant)
