@@ -4,19 +4,24 @@ Steps, for each of a random selection of changes (mutants; universalmutator make
 
 1. Compile the changed source. A mutant that does not compile, or whose object code is that of the original, counts
    neither as killed nor as a survivor.
-2. Run the part's tests until one fails. A test that takes many times as long as without the change has failed.
-3. Note the outcome in build/mutants/results.jsonl, by commit. A run goes on where an earlier run of the commit stopped.
+2. Run the part's test programs until one fails, each in shards at the same time: most tests wait. A program that takes
+   many times as long as without the change has failed.
+3. Note the outcome in build/mutants/results.jsonl, by the Git tree of src/. A run goes on where an earlier run stopped
+   that had the same sources.
 
 Each worker has a copy of the sources and a build of its own. The sources of the repository are not changed.
 """
 
 import argparse
 import concurrent.futures
+import contextlib
 import difflib
 import hashlib
 import json
+import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,6 +39,7 @@ TESTS = {
     "commit": ("commit_test", "checkpoint_test", "writer_test", "save_test"),
     "save_plan": ("save_plan_test", "save_test"),
 }
+SHARDS = 8  # of a test program
 SLOWNESS = 5.0  # a test that takes so many times its usual time, and a minute, has failed
 CONFIGURATION = (
     "-GNinja",
@@ -119,13 +125,13 @@ def in_random_order(part: str, seed: int) -> list[Mutant]:
 class Worker:
     """A copy of the sources with a build."""
 
-    def __init__(self, number: int, commit: str, tests: tuple[str, ...]) -> None:
+    def __init__(self, number: int, tests: tuple[str, ...]) -> None:
         self._tree = HOME / f"tree-{number}"
         self._build = HOME / f"build-{number}"
         self._tests = tests
         shutil.rmtree(self._tree, ignore_errors=True)
         self._tree.mkdir(parents=True)
-        archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
+        archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True).stdout
         subprocess.run(["tar", "-x", "-C", self._tree], input=archive, check=True)
         if run("cmake", "-S", self._tree, "-B", self._build, *CONFIGURATION) != 0 or self._make(*tests) != 0:
             raise SystemExit(f"the build in {self._build} fails")
@@ -157,7 +163,31 @@ class Worker:
         return run("ninja", "-C", self._build, "-j1", *targets)
 
     def _run(self, test: str, timeout: float) -> int:
-        return run(self._build / "bin" / test, "--gtest_fail_fast", "--gtest_brief=1", cwd=self._tree, timeout=timeout)
+        """Returns 0 if all shards pass. The first failure ends the others."""
+        command = [str(self._build / "bin" / test), "--gtest_fail_fast", "--gtest_brief=1"]
+        shards = [
+            subprocess.Popen(
+                command,
+                cwd=self._tree,
+                env=dict(os.environ, GTEST_TOTAL_SHARDS=str(SHARDS), GTEST_SHARD_INDEX=str(index)),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            for index in range(SHARDS)
+        ]
+        deadline = time.monotonic() + timeout
+        try:
+            while any(shard.poll() is None for shard in shards):
+                if any(shard.poll() for shard in shards) or time.monotonic() > deadline:
+                    return 1
+                time.sleep(0.05)
+            return int(any(shard.returncode for shard in shards))
+        finally:
+            for shard in shards:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(shard.pid, signal.SIGKILL)  # with its writers
+                shard.wait()
 
     def _time_of(self, test: str) -> float:
         begin = time.monotonic()
@@ -167,15 +197,15 @@ class Worker:
 
 
 class Results:
-    """The outcomes of a commit, in RESULTS. Thread-safe."""
+    """The outcomes for a Git tree of src/, in RESULTS. Thread-safe."""
 
-    def __init__(self, commit: str, mutants: list[Mutant], count: int) -> None:
-        self._commit = commit
+    def __init__(self, sources: str, mutants: list[Mutant], count: int) -> None:
+        self._sources = sources
         self._count = count
         self._lock = threading.Lock()
         keys = {mutant.key for mutant in mutants}
         entries = map(json.loads, RESULTS.read_text().splitlines() if RESULTS.exists() else [])
-        self._entries = [entry for entry in entries if entry["commit"] == commit and entry["key"] in keys]
+        self._entries = [entry for entry in entries if entry["sources"] == sources and entry["key"] in keys]
         known = {entry["key"] for entry in self._entries}
         self._waiting = iter([mutant for mutant in mutants if mutant.key not in known])
 
@@ -186,7 +216,7 @@ class Results:
 
     def add(self, mutant: Mutant, outcome: str) -> None:
         entry = {
-            "commit": self._commit,
+            "sources": self._sources,
             "key": mutant.key,
             "source": mutant.source,
             "line": mutant.line,
@@ -210,11 +240,11 @@ class Results:
         return "\n".join([*text, f"{len(self.counted())} mutants, {len(survivors)} survived"])
 
 
-def judge(number: int, commit: str, tests: tuple[str, ...], results: Results) -> None:
+def judge(number: int, tests: tuple[str, ...], results: Results) -> None:
     """Judges mutants on a worker of its own until `results` has enough."""
     if (mutant := results.next()) is None:
         return
-    worker = Worker(number, commit, tests)
+    worker = Worker(number, tests)
     while mutant is not None:
         results.add(mutant, worker.outcome_of(mutant))
         mutant = results.next()
@@ -229,13 +259,11 @@ def main() -> int:
     arguments = parser.parse_args()
 
     HOME.mkdir(parents=True, exist_ok=True)
-    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, check=True, text=True)
-    commit = git.stdout.strip()
-    results = Results(commit, in_random_order(arguments.part, arguments.seed), arguments.count)
+    git = subprocess.run(["git", "rev-parse", "HEAD:src"], cwd=ROOT, capture_output=True, check=True, text=True)
+    sources = git.stdout.strip()
+    results = Results(sources, in_random_order(arguments.part, arguments.seed), arguments.count)
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        judged = [
-            pool.submit(judge, number, commit, TESTS[arguments.part], results) for number in range(arguments.jobs)
-        ]
+        judged = [pool.submit(judge, number, TESTS[arguments.part], results) for number in range(arguments.jobs)]
         for done in judged:
             done.result()
     print(results.summary())
