@@ -22,13 +22,17 @@ namespace {
 
 using storage::ModelStorage;
 
-// Notes the names of the small files that are made: the folder and its marks are gone when a save has ended.
+// Notes the names of the small files that are made, and of the published files: the folder and its marks are gone when a save has ended.
 class NotingStorage final : public storage::ViewStorage {
  public:
   NotingStorage(Storage& disk, std::vector<std::string>& names) : ViewStorage(disk), names_(names) {}
   Result<void> create_whole(std::string_view name, std::string_view bytes, Durability durability) override {
     names_.emplace_back(name);
     return ViewStorage::create_whole(name, bytes, durability);
+  }
+  Result<void> publish(std::string_view from, std::string_view to) override {
+    names_.emplace_back(to);
+    return ViewStorage::publish(from, to);
   }
 
  private:
@@ -143,6 +147,13 @@ TEST_F(ACoordinator, ReportsTheFailureOfARankToAllRanks) {
   EXPECT_TRUE(has_made(SaveMarks::kFailed));
   EXPECT_FALSE(has_made(SaveMarks::kCommitted));
   expect_nothing();
+}
+
+TEST_F(ACoordinator, StopsWritingWhenARankHasFailed) {
+  claim(2);
+  ASSERT_TRUE(member_.marks.write_failure(1, Error(ErrorCode::kNoSpace, "the disk is full")));
+  ASSERT_FALSE(lead());
+  EXPECT_EQ(std::count(made_.begin(), made_.end(), bytes_->name()), 0) << "the file was written to its end";
 }
 
 TEST_F(ACoordinator, StopsWaitingForAMissingRankOnInterrupt) {
