@@ -355,7 +355,7 @@ class LostAnswers final : public storage::ViewStorage {
   }
 };
 
-TEST(ModelCommit, AnIndexIsInPlaceWithoutAnAnswer) {
+TEST(ModelCommit, AnIndexMovesWithoutAnAnswer) {
   ModelStorage disk;
   save_model(disk, 1);
   LostAnswers view(disk);
@@ -401,7 +401,7 @@ TEST(ModelCommit, ASingleFileCountsOnceCommitted) {
   EXPECT_FALSE(claim_model(disk, model_save(2), options));
 }
 
-TEST(ModelCommit, AnIndexWithoutEndOfChangesFails) {
+TEST(ModelCommit, AnEverChangingIndexFails) {
   ModelStorage disk;
   save_model(disk, 1);
   FaultyModelStorage faulty(disk);
