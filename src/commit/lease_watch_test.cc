@@ -29,8 +29,8 @@ class AForeignLease : public testing::Test {
  protected:
   AForeignLease() {
     deadlines_.progress = 30s;
-    EXPECT_TRUE(disk_.create_whole(
-        "lease", "cairn-lease 1\nhost elsewhere\nboot b\nnamespace n\npid 7\nstart 1\n", Durability::kBuffered));
+    EXPECT_TRUE(disk_.create_whole("lease", "cairn-lease 1\nhost elsewhere\nboot b\nnamespace n\npid 7\nstart 1\n",
+                                   Durability::kBuffered));
     EXPECT_TRUE(disk_.touch("lease"));  // the disk gives a new file the time 0
     EXPECT_EQ(look(0s), Liveness::kAlive);
     EXPECT_TRUE(watch_.was_touched());

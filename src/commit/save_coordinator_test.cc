@@ -22,7 +22,8 @@ namespace {
 
 using storage::ModelStorage;
 
-// Notes the names of the small files that are made, and of the published files: the folder and its marks are gone when a save has ended.
+// Notes the names of the small files that are made, and of the published files: the folder and its marks are gone when
+// a save has ended.
 class NotingStorage final : public storage::ViewStorage {
  public:
   NotingStorage(Storage& disk, std::vector<std::string>& names) : ViewStorage(disk), names_(names) {}
