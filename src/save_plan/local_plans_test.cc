@@ -78,6 +78,18 @@ TEST(LocalPlans, HoldTheItemsOfEveryRank) {
   EXPECT_EQ(plans.plans()[1].size(), state.entries().size());
 }
 
+TEST(LocalPlans, KeepTheDtypeOfEachItem) {
+  const std::vector<DType> dtypes{DType::kInt32, DType::kFloat32, DType::kFloat32, DType::kInt32};
+  StateDict state;
+  for (std::size_t i = 0; i < dtypes.size(); ++i) {
+    const auto same_shape = TensorView::contiguous(buffer_of_all.data(), dtypes[i], {4, 8});
+    ASSERT_TRUE(state.add_tensor(Path{std::to_string(i)}, same_shape));
+  }
+  LocalPlans plans;
+  ASSERT_TRUE(plans.add(message_of(state)));
+  for (std::size_t i = 0; i < dtypes.size(); ++i) EXPECT_EQ(plans.plans()[0][i].dtype, dtypes[i]) << i;
+}
+
 TEST(LocalPlans, KeepTheRankFirstPathOfAKeyAndSkipTheRest) {
   StateDict joined, split, none;
   ASSERT_TRUE(joined.add_tensor(Path{"a.b", "c"}, view({2})));

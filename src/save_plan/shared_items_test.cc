@@ -120,6 +120,12 @@ TEST(DigestedPlan, IsReadBack) {
   for (std::size_t size = 0; size < 2 + kDigestBytes; ++size) {
     EXPECT_EQ(read_digested_plan(std::string_view(rank.message).substr(0, size)).error().code(), ErrorCode::kCorrupt);
   }
+  std::string damaged = rank.message;
+  damaged[0] = 2;
+  const auto read = read_digested_plan(damaged);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code(), ErrorCode::kCorrupt);
+  EXPECT_NE(std::string(read.error().what()).find("neither one file nor"), std::string::npos) << read.error().what();
 }
 
 TEST(CommonItems, AreAskedForByIndex) {
