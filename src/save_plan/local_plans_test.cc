@@ -158,9 +158,9 @@ TEST(LocalPlans, RefuseTensorsThatCannotBe) {
 TEST(LocalPlans, NameTheItemOfAnImpossibleShape) {
   StateDict state;
   const std::int64_t large = std::int64_t{1} << 40;
-  if (!state.add_serialized(Path{"huge"}, SerializedTensor{"archive", DType::kFloat32, {large, large}})) return;
+  ASSERT_TRUE(state.add_serialized(Path{"huge"}, SerializedTensor{"archive", DType::kFloat32, {large, large}}));
   const auto items = checkpointer::SaveItems::make(state);
-  if (!items) return;
+  ASSERT_TRUE(items);
   const auto message = encode_local_plan(items->sources(), {});
   ASSERT_FALSE(message);
   EXPECT_EQ(message.error().key(), "huge");
