@@ -13,6 +13,7 @@
 #include "commit/save_ticket.h"
 #include "commit/testing/dead_lease.h"
 #include "storage/posix/posix_storage.h"
+#include "storage/testing/model_storage.h"
 #include "storage/testing/scratch_directory.h"
 #include "storage/testing/view_storage.h"
 
@@ -91,6 +92,18 @@ TEST_F(DeadSaves, RemoveOnlyReplacedFilesThatNoOtherSaveHasWrittenAgain) {
   ASSERT_TRUE(removed) << removed.error().what();
   EXPECT_FALSE(has(old));
   EXPECT_TRUE(has(rewritten));
+}
+
+TEST_F(DeadSaves, OfOtherUsersAreNoProblems) {
+  storage::ModelStorage disk;
+  ASSERT_TRUE(disk.make_folder(folder_));
+  leave_dead_lease(disk, folder_);
+  disk.give_away(folder_);
+  const auto removed = remove_dead_saves(disk, Removal::kDo);
+  ASSERT_TRUE(removed) << removed.error().what();
+  EXPECT_EQ(removed->of_other_users, std::vector<SaveId>{kDeadSave});
+  EXPECT_TRUE(removed->problems.empty());
+  EXPECT_TRUE(removed->saves.empty());
 }
 
 TEST_F(DeadSaves, LeaveNoFileForTheClock) {

@@ -1,6 +1,7 @@
 // Leaked data files, and the lock under which a save removes leaked files.
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -75,6 +76,36 @@ TEST_F(LeakedFile, StaysIfAMetadataCannotBeRead) {
   leave("__7.metadata", "damaged");
   commit(1);
   EXPECT_TRUE(holds(*disk_, "__0_0.distcp"));
+}
+
+// The read number `fails_at` of the metadata fails.
+class FailingRead : public storage::ViewStorage {
+ public:
+  using ViewStorage::ViewStorage;
+  Result<std::unique_ptr<storage::ReadableFile>> open(std::string_view name, bool follow_links) const override {
+    if (name == kMetadataName && fails_at-- == 0) return Error::from_errno(EIO, "opening");
+    return ViewStorage::open(name, follow_links);
+  }
+  mutable int fails_at = -1;
+};
+
+TEST_F(LeakedFile, StaysIfAReadOfMetadataFails) {
+  commit(1);
+  leave("__0_7.distcp", data_file_of(kLost));
+  FailingRead disk(*disk_);
+  int failures = 0;
+  for (std::uint64_t number = 2;; ++number) {
+    SCOPED_TRACE(number);
+    OneSave save(disk, save_number(number));
+    ASSERT_TRUE(save.publish());
+    disk.fails_at = failures;
+    const auto committed = save.commit();
+    if (disk.fails_at >= 0) break;  // the loop has covered every read
+    EXPECT_TRUE(holds(*disk_, "__0_7.distcp"));
+    ++failures;
+  }
+  EXPECT_GE(failures, 3);
+  EXPECT_FALSE(holds(*disk_, "__0_7.distcp"));
 }
 
 // A storage without locks.

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "commit/dead_saves.h"
 #include "commit/leftovers.h"
 #include "commit/save_transaction.h"
 #include "storage/posix/posix_storage.h"
@@ -79,6 +80,15 @@ TEST_P(Leases, OfOneSaveAreJudgedByTheStoragesClockToo) {
   ASSERT_TRUE(directory.storage().list(living));
   EXPECT_EQ(directory.storage().list(living)->size(), 1u);
   EXPECT_FALSE(directory.storage().list(dead));
+}
+
+TEST_P(Leases, OfLivingSavesOutliveAPrune) {
+  ServerDirectory directory{std::chrono::minutes(GetParam())};
+  const std::string living = directory.make_foreign_save(1, std::chrono::seconds(10));
+  const auto removed = remove_dead_saves(directory.storage(), Removal::kDo);
+  ASSERT_TRUE(removed) << removed.error().what();
+  ASSERT_TRUE(directory.storage().list(living));
+  EXPECT_EQ(directory.storage().list(living)->size(), 1u);
 }
 
 INSTANTIATE_TEST_SUITE_P(ByMinutesAhead, Leases, testing::Values(0, 10, -10),

@@ -11,8 +11,7 @@ constexpr std::chrono::seconds kSilenceMin{20};
 
 }  // namespace
 
-LeaseWatch::Liveness LeaseWatch::look(const SaveDeadlines& deadlines) {
-  const Clock::time_point now = Clock::now();
+LeaseWatch::Liveness LeaseWatch::look(const SaveDeadlines& deadlines, Clock::time_point now) {
   if (!last_sign_) last_sign_ = now;
   was_touched_ = false;
   const Result<double> touched_at = storage_.touched_at(name_);

@@ -30,7 +30,9 @@ class LeaseWatch {
               // as long: the holder may resume
     kStuck,   // the holder's process lives, but a call into the storage has exceeded `deadlines`
   };
-  Liveness look(const SaveDeadlines& deadlines);
+  using Clock = std::chrono::steady_clock;
+  // A test gives `now`.
+  Liveness look(const SaveDeadlines& deadlines, Clock::time_point now = Clock::now());
   // Whether the last look() found a lease that was touched since the look before.
   bool was_touched() const { return was_touched_; }
   // Whether the holder's process is dead, without a call into the storage. False before the lease has been read.
@@ -42,8 +44,6 @@ class LeaseWatch {
   std::string holder() const;
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   const storage::Storage& storage_;
   std::string name_;
   std::optional<LeaseHolder> holder_;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "format/safetensors/header.h"
 #include "storage/posix/posix_storage.h"
 #include "storage/testing/scratch_directory.h"
+#include "storage/testing/view_storage.h"
 
 namespace cairn::commit {
 namespace {
@@ -113,6 +115,7 @@ TEST(ModelCommit, ShardsReplaceAModelOnlyIfAllowed) {
   EXPECT_EQ(names_in(disk), sorted(first));
   const auto claimed = claim_model(disk, model_save(2), shards);
   ASSERT_FALSE(claimed);
+  EXPECT_NE(std::string(claimed.error().what()).find("shards without an index"), std::string::npos);
   EXPECT_NE(std::string(claimed.error().what()).find("new directory"), std::string::npos);
   EXPECT_EQ(names_in(disk), sorted(first));
   shards.overwrite_with_shards = true;
@@ -152,6 +155,20 @@ TEST(ModelCommit, TheNextSaveRemovesTheFilesOfAKilledSave) {
   put(disk, "adapter_model.safetensors", foreign_file("mine"));
   const auto names = save_model(disk, 2);
   EXPECT_EQ(names_in(disk), sorted({names[0], names[1], "adapter_model.safetensors", std::string(kIndex)}));
+}
+
+// A power cut may leave a buffered file without its bytes.
+TEST(ModelCommit, TornFilesOfADeadSaveGo) {
+  ModelStorage disk;
+  save_model(disk, 1);
+  const auto before = names_in(disk);
+  OneModel killed(disk, model_save(2));
+  ASSERT_TRUE(killed.publish());
+  ASSERT_TRUE(disk.remove(killed.names()[0]));
+  put(disk, killed.names()[0], "torn");
+  leave_dead_lease(disk, folder_of_save(model_save(2)));
+  { ASSERT_TRUE(claim_model(disk, model_save(3))); }
+  EXPECT_EQ(names_in(disk), before);
 }
 
 TEST(ModelCommit, AModelFileThatCannotBeRemovedMakesTheSaveFail) {
@@ -239,8 +256,13 @@ TEST(ModelCommit, UnderADamagedOrUnreadableIndexNoFileIsRemoved) {
   ASSERT_TRUE(killed.publish());
   leave_dead_lease(damaged, folder_of_save(model_save(1)));
   put(damaged, std::string(kIndex), "{");
-  { ASSERT_TRUE(claim_model(damaged, model_save(2))); }
+  OneModel save(damaged, model_save(2));
   EXPECT_TRUE(holds(damaged, killed.names()[0]));
+  ASSERT_TRUE(save.publish());
+  const auto committed = save.commit();
+  ASSERT_TRUE(committed) << committed.error().what();
+  ASSERT_EQ(committed->warnings.size(), 1u);
+  EXPECT_NE(committed->warnings[0].find("the index is damaged"), std::string::npos);
 }
 
 TEST(ModelCommit, ADirectoryThatCannotBeListedFailsTheSaveBeforeItsCommit) {
@@ -253,6 +275,23 @@ TEST(ModelCommit, ADirectoryThatCannotBeListedFailsTheSaveBeforeItsCommit) {
   faulty.lists = false;
   EXPECT_FALSE(save->commit());
   EXPECT_EQ(model_of_cairn(disk), 1u);
+}
+
+TEST(ModelCommit, UnreadShardsAreNotGivenUp) {
+  ModelStorage disk;
+  save_model(disk, 1);
+  FaultyModelStorage faulty(disk);
+  faulty.unremovable = kIndex;
+  ASSERT_FALSE(try_model(faulty, 2, of_kind(Kind::kShards)));
+  ASSERT_TRUE(kill_saves(disk));
+  faulty.unremovable.clear();
+  faulty.unreadable = model_file_name({model_save(2), false}, {1, 1, 2});
+  ASSERT_TRUE(holds(disk, faulty.unreadable));
+  const auto claimed = claim_model(faulty, model_save(3));
+  ASSERT_FALSE(claimed);
+  EXPECT_EQ(claimed.error().code(), ErrorCode::kUnavailable);
+  { ASSERT_TRUE(claim_model(disk, model_save(4))); }
+  EXPECT_EQ(model_of_cairn(disk), 2u);
 }
 
 TEST(ModelCommit, AFileThatHasChangedSinceTheCommitIsNotRemoved) {
@@ -274,6 +313,7 @@ TEST(ModelCommit, ShardsBesideAFileOfAnotherProgramAreRefused) {
   const auto claimed = claim_model(disk, model_save(1), of_kind(Kind::kShards));
   ASSERT_FALSE(claimed);
   EXPECT_NE(std::string(claimed.error().what()).find("adapter_model"), std::string::npos);
+  EXPECT_NE(std::string(claimed.error().what()).find("into a new directory"), std::string::npos);
 }
 
 TEST(ModelCommit, AModelOfLinksIsRefused) {
@@ -295,6 +335,83 @@ TEST(ModelCommit, ASingleFileWhoseRenameGotNoAnswerStays) {
   EXPECT_EQ(model_of_cairn(disk), 1u);
 }
 
+// The call that makes the file `unanswered` succeeds, and its answer is lost.
+class LostAnswers final : public storage::ViewStorage {
+ public:
+  using ViewStorage::ViewStorage;
+  Result<void> create_whole(std::string_view name, std::string_view bytes, Durability durability) override {
+    CAIRN_TRY(ViewStorage::create_whole(name, bytes, durability));
+    return answer(name);
+  }
+  Result<void> replace(std::string_view from, std::string_view to) override {
+    CAIRN_TRY(ViewStorage::replace(from, to));
+    return answer(to);
+  }
+  std::string unanswered;
+
+ private:
+  Result<void> answer(std::string_view name) const {
+    return name == unanswered ? Error::from_errno(EIO, "the answer is lost") : Result<void>();
+  }
+};
+
+TEST(ModelCommit, AnIndexMovesWithoutAnAnswer) {
+  ModelStorage disk;
+  save_model(disk, 1);
+  LostAnswers view(disk);
+  view.unanswered = kIndex;
+  save_model(view, 2);
+  EXPECT_EQ(model_of_cairn(disk), 2u);
+}
+
+TEST(ModelCommit, ShardsStayWithoutAnAnswer) {
+  ModelStorage disk;
+  save_model(disk, 1);
+  LostAnswers view(disk);
+  view.unanswered = folder_of_save(model_save(2)) + "/" + std::string(kCommittedName);
+  const auto saved = try_model(view, 2, of_kind(Kind::kShards));
+  ASSERT_FALSE(saved);
+  EXPECT_NE(std::string(saved.error().what()).find("it is unknown"), std::string::npos) << saved.error().what();
+  ASSERT_TRUE(kill_saves(disk));
+  { ASSERT_TRUE(claim_model(disk, model_save(3))); }
+  EXPECT_EQ(model_of_cairn(disk), 2u);
+}
+
+TEST(ModelCommit, AReplacedFileThatStaysIsSaid) {
+  ModelStorage disk;
+  const auto old = save_model(disk, 1);
+  FaultyModelStorage faulty(disk);
+  faulty.unremovable = old[1];
+  OneModel save(faulty, model_save(2));
+  ASSERT_TRUE(save.publish());
+  const auto committed = save.commit();
+  ASSERT_TRUE(committed) << committed.error().what();
+  EXPECT_EQ(committed->warnings.size(), 1u);
+  EXPECT_EQ(model_of_cairn(disk), 2u);
+}
+
+// The save committed, and has not removed its folder.
+TEST(ModelCommit, ASingleFileCountsOnceCommitted) {
+  ModelStorage disk;
+  const auto lease = Lease::take_with_folder(disk, model_save(1));
+  ASSERT_TRUE(lease);
+  put(disk, "model.safetensors", file_of(model_save(1), {Kind::kAlone, 1}, "key1"));
+  ModelClaimOptions options;
+  options.overwrite = false;
+  EXPECT_FALSE(claim_model(disk, model_save(2), options));
+}
+
+TEST(ModelCommit, AnEverChangingIndexFails) {
+  ModelStorage disk;
+  save_model(disk, 1);
+  FaultyModelStorage faulty(disk);
+  faulty.go_stale(1000);
+  const auto index = read_index_in_place(faulty);
+  ASSERT_FALSE(index);
+  EXPECT_EQ(index.error().code(), ErrorCode::kUnavailable);
+  EXPECT_EQ(index.error().file(), kIndex);
+}
+
 TEST(ModelCommit, ASingleFileBesideAFileOfAnotherProgramKeepsAnIndex) {
   ModelStorage disk;
   put(disk, "adapter_model.safetensors", foreign_file("mine"));
@@ -314,6 +431,26 @@ TEST(ModelCommit, ASingleFileNeverTakesTheNameOfAFileOfSeveral) {
   put(disk, std::string(kIndex), R"({"weight_map": {"odd": "odd.safetensors"}})");
   alone.file_name = "odd.safetensors";
   EXPECT_FALSE(claim_model(disk, model_save(3), alone));
+}
+
+TEST(ModelCommit, BesideACheckpointIsRefused) {
+  ModelStorage disk;
+  commit_one(disk, save_number(1));
+  const auto claimed = claim_model(disk, model_save(2));
+  ASSERT_FALSE(claimed);
+  EXPECT_EQ(claimed.error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_NE(std::string(claimed.error().what()).find("files of a DCP checkpoint"), std::string::npos);
+}
+
+TEST(ModelCommit, ARefusalNamesTheFilesInTheWay) {
+  ModelStorage disk;
+  const auto set = save_model(disk, 1);
+  ModelClaimOptions alone = of_kind(Kind::kAlone);
+  alone.file_name = kSingleModelName;
+  const auto refused = claim_model(disk, model_save(2), alone);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().file(), "model.safetensors");
+  EXPECT_EQ(refused.error().actual(), set[0] + ", " + set[1] + ", " + std::string(kIndex));
 }
 
 TEST(ModelCommit, MetadataCopiedByAnotherProgramIsIgnored) {

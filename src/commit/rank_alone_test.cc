@@ -12,6 +12,7 @@
 #include "commit/testing/one_save.h"
 #include "storage/testing/counting_storage.h"
 #include "storage/testing/model_storage.h"
+#include "storage/testing/view_storage.h"
 
 namespace cairn::commit {
 namespace {
@@ -128,6 +129,26 @@ TEST_F(RankAlone, IsNotHinderedByANoteThatCannotBeRead) {
   leave(rank_note_name(kAlone), std::string(1 << 20, 'x'));
   commit_one(disk_, save_number(1), alone());
   EXPECT_EQ(names_in(disk_).size(), 2u);
+}
+
+// Notes whether the note of a rank is opened.
+class NotesSeen final : public storage::ViewStorage {
+ public:
+  using ViewStorage::ViewStorage;
+  Result<std::unique_ptr<storage::ReadableFile>> open(std::string_view name, bool follow_links) const override {
+    if (name.starts_with(".cairn-rank-")) is_seen = true;
+    return ViewStorage::open(name, follow_links);
+  }
+  mutable bool is_seen = false;
+};
+
+TEST_F(RankAlone, HasANoteThatOnlyRanksRead) {
+  ASSERT_TRUE(rank_note_name(kAlone).starts_with(".cairn-rank-"));
+  NotesSeen disk(disk_);
+  commit_one(disk, save_number(1));
+  EXPECT_FALSE(disk.is_seen);
+  commit_one(disk, save_number(2), alone());
+  EXPECT_TRUE(disk.is_seen);
 }
 
 // A kill at each operation of a save: the rank's next save finds all leftovers but an empty private folder, if the kill

@@ -48,7 +48,6 @@ Result<void> RankFiles::publish(const std::vector<std::string>& file_names, Dura
 
 void RankFiles::withdraw() {
   withdraw_files(storage_, published_, identity_.save_id);
-  published_.clear();
   remove_own_folder();
 }
 

@@ -26,7 +26,9 @@ namespace cairn::commit {
 struct EnterOptions {
   // Whether finish() will get files. A rank without files passes the decisive step of `fence` here, before the lease.
   bool has_files = true;
-  SaveFence* fence = nullptr;  // as RankSaveOptions::fence
+  // Called before the step after which the save may be committed. Null: no other thread gives the save up. The fence
+  // must outlive the save.
+  SaveFence* fence = nullptr;
 };
 
 class RankSave {

@@ -93,6 +93,24 @@ TEST_F(RankSaves, FailOnAllIfTheCoordinatorHasNoBytes) {
   expect_only(1);
 }
 
+TEST_F(RankSaves, FailOnAllWithoutACommitRequest) {
+  GroupSave group = save(1, 2);
+  std::latch other_has_entered(1);
+  group.instead[1] = [&](RankSave& save) {
+    other_has_entered.count_down();
+    return group.finish(save, 1);
+  };
+  group.instead[0] = [&](RankSave& save) {
+    other_has_entered.wait();
+    return save.finish(RankBytes(group.ticket(), 0, 2).files(), std::nullopt, group.options);
+  };
+  for (const auto& report : group.run()) {
+    ASSERT_FALSE(report);
+    EXPECT_EQ(report.error().code(), ErrorCode::kInternal) << report.error().what();
+  }
+  expect_only(0);
+}
+
 TEST_F(RankSaves, NameTheCoordinatorThatGivesUpBeforeItsEntry) {
   auto coordinator = RankSave::claim(open(), save_number(1), 1).value();
   const auto save = RankSave::join(open(), coordinator->ticket());

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -13,6 +15,7 @@
 #include "commit/save_transaction.h"
 #include "commit/testing/dead_lease.h"
 #include "commit/testing/one_save.h"
+#include "format/manifest/trailer.h"
 #include "storage/testing/counting_storage.h"
 #include "storage/testing/model_storage.h"
 
@@ -127,6 +130,102 @@ TEST_F(WaitOfRanks, FindsADeadRankThatIsNotTheFirst) {
   const auto met = meet(1000, {});
   ASSERT_FALSE(met);
   EXPECT_EQ(met.error().rank(), 700u) << met.error().what();
+  EXPECT_NE(std::string(met.error().what()).find("has died"), std::string::npos) << met.error().what();
+}
+
+TEST_F(WaitOfRanks, SaysThatTheFolderWasReplaced) {
+  disk_.replace_folder(marks_.folder());
+  RankRendezvous rendezvous(counting_, marks_, claim_->ticket().identity.save_id, SaveDeadlines());
+  const std::vector<Error> failures = rendezvous.failures();
+  ASSERT_EQ(failures.size(), 1u);
+  EXPECT_EQ(failures[0].code(), ErrorCode::kUnsafe);
+}
+
+// The times of two incomplete files of a rank do not add up.
+TEST_F(WaitOfRanks, GivesEachFileItsOwnTime) {
+  ASSERT_TRUE(Lease::take_as_rank(disk_, save_number(4), 1));  // the file stays
+  const std::string first = data_file_name(claim_->ticket(), 1, 0), second = data_file_name(claim_->ticket(), 1, 1);
+  SaveDeadlines deadlines;
+  deadlines.progress = std::chrono::milliseconds(50);
+  ASSERT_TRUE(disk_.create_whole(first, "incomplete", Durability::kBuffered));
+  int looks = 0;
+  const auto after_a_look = [&] {
+    ++looks;
+    if (looks == 1) {
+      for (const auto begin = Clock::now(); Clock::now() - begin <= deadlines.progress;) std::this_thread::yield();
+      EXPECT_TRUE(disk_.remove(first));
+      publish(first);
+      EXPECT_TRUE(disk_.create_whole(second, "incomplete", Durability::kBuffered));
+    } else if (looks == 2) {
+      EXPECT_TRUE(disk_.remove(second));
+      publish(second);
+    }
+    return false;
+  };
+  RankRendezvous rendezvous(counting_, marks_, claim_->ticket().identity.save_id, deadlines);
+  const auto met = rendezvous.wait_for_files({{}, {first, second}}, 0, after_a_look);
+  ASSERT_TRUE(met) << met.error().what();
+  EXPECT_EQ((*met)[1].size(), 2u);
+}
+
+TEST_F(WaitOfRanks, EndsAtATrailerThatIsDamaged) {
+  ASSERT_TRUE(Lease::take_as_rank(disk_, save_number(4), 1));  // the file stays
+  const std::string name = data_file_name(claim_->ticket(), 1, 0);
+  std::string data = data_file_of(claim_->ticket().identity.save_id);
+  data[data.size() - 20] ^= 1;
+  ASSERT_FALSE(manifest::read_trailer_footer(MemorySource(std::as_bytes(std::span(data)))));
+  ASSERT_TRUE(disk_.create_whole(name, data, Durability::kBuffered));
+  SaveDeadlines deadlines;
+  deadlines.progress = std::chrono::milliseconds(50);
+  RankRendezvous rendezvous(counting_, marks_, claim_->ticket().identity.save_id, deadlines);
+  const auto met = rendezvous.wait_for_files({{}, {name}}, 0, {});
+  ASSERT_FALSE(met);
+  EXPECT_EQ(met.error().code(), ErrorCode::kCorrupt);
+  EXPECT_EQ(met.error().rank(), 1u);
+}
+
+// The coordinator died after its decision.
+class DecisionOfTheDead : public WaitOfRanks {
+ protected:
+  Decision conclude() {
+    leave_dead_lease(disk_, marks_.folder());
+    DecisionWatch watch(counting_, marks_, {claim_->ticket().identity.save_id, 0, Durability::kDurable}, {});
+    std::optional<Decision> decision;
+    while (!decision) decision = watch.look().value();
+    return *decision;
+  }
+};
+
+// A second sync may succeed although data was lost.
+TEST_F(DecisionOfTheDead, StaysAFailureAfterACommit) {
+  ASSERT_TRUE(claim_->commit("pickle", {}, Durability::kDurable));
+  const Error reason(ErrorCode::kUnavailable, "the directory was not synced");
+  ASSERT_TRUE(marks_.write_decision({Error::of_ranks({Error(reason).rank(0)}), true, {}}));
+  const Decision decision = conclude();
+  ASSERT_TRUE(decision.failure);
+  EXPECT_EQ(decision.failure->causes().at(0).message(), "the directory was not synced");
+  EXPECT_TRUE(decision.files_stay);
+}
+
+TEST_F(DecisionOfTheDead, NamesTheRanksThatFailed) {
+  ASSERT_TRUE(marks_.write_failure(3, Error(ErrorCode::kNoSpace, "the disk is full")));
+  const Decision decision = conclude();
+  ASSERT_TRUE(decision.failure);
+  ASSERT_EQ(decision.failure->causes().size(), 2u);
+  EXPECT_EQ(decision.failure->causes()[0].message(), "the disk is full");
+  EXPECT_EQ(decision.failure->causes()[0].rank(), 3u);
+  EXPECT_EQ(decision.failure->causes()[1].rank(), 0u);
+}
+
+// The coordinator removes its folder file by file.
+TEST_F(WaitOfRanks, FindsADecisionWithoutALease) {
+  ASSERT_TRUE(marks_.write_decision({Error(ErrorCode::kNoSpace, "the disk is full"), false, {}}));
+  ASSERT_TRUE(disk_.remove(marks_.path_of(kLeaseName)));
+  DecisionWatch watch(counting_, marks_, {claim_->ticket().identity.save_id, 0, Durability::kDurable}, {});
+  const auto decision = watch.look();
+  ASSERT_TRUE(decision && *decision && (*decision)->failure);
+  EXPECT_EQ((*decision)->failure->code(), ErrorCode::kNoSpace);
+  EXPECT_FALSE((*decision)->files_stay);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -22,17 +23,34 @@ namespace {
 
 using storage::ModelStorage;
 
+// Whether data files wait until the failure of rank 1 was read.
+struct Gate {
+  std::atomic<bool> is_used{false};
+  std::atomic<bool> is_open{false};
+};
+
 // Notes the names of the small files that are made: the folder and its marks are gone when a save has ended.
 class NotingStorage final : public storage::ViewStorage {
  public:
-  NotingStorage(Storage& disk, std::vector<std::string>& names) : ViewStorage(disk), names_(names) {}
+  NotingStorage(Storage& disk, std::vector<std::string>& names, Gate& gate)
+      : ViewStorage(disk), names_(names), gate_(gate) {}
   Result<void> create_whole(std::string_view name, std::string_view bytes, Durability durability) override {
     names_.emplace_back(name);
     return ViewStorage::create_whole(name, bytes, durability);
   }
+  Result<std::unique_ptr<storage::WritableFile>> create(std::string_view name,
+                                                        const storage::CreateOptions& options) override {
+    while (gate_.is_used && !gate_.is_open) std::this_thread::yield();
+    return ViewStorage::create(name, options);
+  }
+  Result<std::unique_ptr<storage::ReadableFile>> open(std::string_view name, bool follow_links) const override {
+    if (name.ends_with("/failed-1")) gate_.is_open = true;
+    return ViewStorage::open(name, follow_links);
+  }
 
  private:
   std::vector<std::string>& names_;
+  Gate& gate_;
 };
 
 class ACoordinator : public testing::Test {
@@ -70,8 +88,9 @@ class ACoordinator : public testing::Test {
 
   ModelStorage disk_;
   std::vector<std::string> made_;
+  Gate gate_;
   SaveIdentity identity_ = save_number(4);
-  SaveMember member_{std::make_unique<NotingStorage>(disk_, made_), SaveTicket{identity_, false}, {}};
+  SaveMember member_{std::make_unique<NotingStorage>(disk_, made_, gate_), SaveTicket{identity_, false}, {}};
   std::optional<SaveCoordinator> coordinator_;
   std::optional<RankBytes> bytes_;
   CommitRequest request_;
@@ -143,6 +162,20 @@ TEST_F(ACoordinator, ReportsTheFailureOfARankToAllRanks) {
   EXPECT_TRUE(has_made(SaveMarks::kFailed));
   EXPECT_FALSE(has_made(SaveMarks::kCommitted));
   expect_nothing();
+}
+
+TEST_F(ACoordinator, StopsWritingWhenARankHasFailed) {
+  claim(2);
+  ASSERT_TRUE(member_.marks.write_failure(1, Error(ErrorCode::kNoSpace, "the disk is full")));
+  gate_.is_used = true;
+  bool is_writing_on = false;
+  options_.write.interrupted = [&] {
+    if (gate_.is_open && member_.progress.phase == SavePhase::kWriting) is_writing_on = true;
+    return false;
+  };
+  ASSERT_FALSE(lead());
+  EXPECT_TRUE(gate_.is_open);
+  EXPECT_FALSE(is_writing_on) << "the failure is the interruption";
 }
 
 TEST_F(ACoordinator, StopsWaitingForAMissingRankOnInterrupt) {

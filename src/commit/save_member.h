@@ -38,8 +38,6 @@ struct RankSaveOptions {
   data_file::WriteOptions write;
   // A rank counts as lost if its lease shows no heartbeat, or no progress, for longer, or if the rank never came.
   SaveDeadlines deadlines;
-  // Called before the step after which the save may be committed. Null: no other thread gives the save up.
-  SaveFence* fence = nullptr;
 };
 
 struct RankSaveReport {

@@ -44,6 +44,12 @@ TEST_F(AMember, PublishesItsFilesUnderTheirFinalNames) {
   EXPECT_EQ(member_.progress.bytes_written, (*file)->size());
 }
 
+TEST_F(AMember, IsPublishingWhenItsFilesExist) {
+  member_.progress.phase = SavePhase::kStaging;
+  ASSERT_TRUE(member_.write(bytes_.files(), options_));
+  EXPECT_EQ(member_.progress.phase, SavePhase::kPublishing);
+}
+
 TEST_F(AMember, PublishesNothingOnceTheSaveWasGivenUp) {
   SaveFence fence;
   EXPECT_EQ(fence.give_up(), SaveFence::GivenUp::kForGood);

@@ -61,6 +61,36 @@ TEST(Commit, TheLoserOfTwoJobsFailsAndWithdraws) {
   EXPECT_EQ(read_metadata_in_place(disk).value().record->job_id, kOtherJob);
 }
 
+TEST(Commit, BesideAModelIsRefused) {
+  ModelStorage disk;
+  ASSERT_TRUE(disk.create_whole("model.safetensors", "a model", Durability::kDurable));
+  const auto claimed = claim_checkpoint(disk, save_number(1), {.beside_a_model = false});
+  ASSERT_FALSE(claimed);
+  EXPECT_EQ(claimed.error().file(), "model.safetensors");
+  EXPECT_NE(std::string(claimed.error().what()).find("holds a safetensors model"), std::string::npos);
+}
+
+TEST(Commit, TheLoserNamesBothSaves) {
+  ModelStorage disk;
+  const SaveIdentity winner = save_number(1, kOtherJob);
+  OneSave first(disk, save_number(1));
+  commit_one(disk, winner);
+  OneSave second(disk, save_number(2));
+  ASSERT_TRUE(first.publish());
+  const auto committed = first.commit();
+  ASSERT_FALSE(committed);
+  EXPECT_NE(std::string(committed.error().what()).find("another save committed"), std::string::npos);
+  EXPECT_EQ(committed.error().expected(), "none");
+  EXPECT_EQ(committed.error().actual(), "save " + to_hex(winner.save_id));
+  ASSERT_TRUE(disk.remove(kMetadataName));
+  ASSERT_TRUE(disk.create_whole(kMetadataName, "of stock torch", Durability::kDurable));
+  ASSERT_TRUE(second.publish());
+  const auto after = second.commit();
+  ASSERT_FALSE(after);
+  EXPECT_EQ(after.error().expected(), "save " + to_hex(winner.save_id));
+  EXPECT_EQ(after.error().actual(), "a stock checkpoint");
+}
+
 TEST(Commit, OfAJobComeInTheirOrder) {
   ModelStorage disk;
   OneSave second(disk, save_number(2));

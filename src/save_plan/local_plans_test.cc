@@ -1,10 +1,13 @@
 #include "save_plan/local_plans.h"
 
+#include <cairn/version.h>
 #include <gtest/gtest.h>
 
 #include <array>
+#include <string>
 #include <vector>
 
+#include "format/manifest/varint.h"
 #include "save/save_items.h"
 
 namespace cairn::save_plan {
@@ -75,6 +78,18 @@ TEST(LocalPlans, HoldTheItemsOfEveryRank) {
   EXPECT_EQ(plans.plans()[1].size(), state.entries().size());
 }
 
+TEST(LocalPlans, KeepTheDtypeOfEachItem) {
+  const std::vector<DType> dtypes{DType::kInt32, DType::kFloat32, DType::kFloat32, DType::kInt32};
+  StateDict state;
+  for (std::size_t i = 0; i < dtypes.size(); ++i) {
+    const auto same_shape = TensorView::contiguous(buffer_of_all.data(), dtypes[i], {4, 8});
+    ASSERT_TRUE(state.add_tensor(Path{std::to_string(i)}, same_shape));
+  }
+  LocalPlans plans;
+  ASSERT_TRUE(plans.add(message_of(state)));
+  for (std::size_t i = 0; i < dtypes.size(); ++i) EXPECT_EQ(plans.plans()[0][i].dtype, dtypes[i]) << i;
+}
+
 TEST(LocalPlans, KeepTheRankFirstPathOfAKeyAndSkipTheRest) {
   StateDict joined, split, none;
   ASSERT_TRUE(joined.add_tensor(Path{"a.b", "c"}, view({2})));
@@ -108,11 +123,58 @@ TEST(LocalPlans, RefuseEveryTruncatedMessage) {
   }
 }
 
+// The message of an item of one element at the origin of a tensor with the dtype and the shape.
+std::string message_with(unsigned char dtype, const std::vector<std::uint64_t>& shape, unsigned char form = 2) {
+  std::string message;
+  manifest::append_text(message, kVersion);
+  message += '\0';                      // not a file for each item
+  manifest::append_varint(message, 1);  // items
+  message += static_cast<char>(form);   // a box
+  message += '\0';                      // a name that shares nothing
+  manifest::append_text(message, "key");
+  message += static_cast<char>(dtype);
+  manifest::append_varint(message, shape.size());
+  for (const std::uint64_t size : shape) manifest::append_varint(message, size);
+  for (const std::uint64_t number : {0, 1}) {  // the offsets, then the sizes
+    for (std::size_t i = 0; i < shape.size(); ++i) manifest::append_varint(message, number);
+  }
+  message += '\0';  // no names taken
+  return message;
+}
+
+TEST(LocalPlans, RefuseTensorsThatCannotBe) {
+  const auto float32 = static_cast<unsigned char>(DType::kFloat32);
+  const auto added = [](const std::string& message) { return LocalPlans().add(message); };
+  const auto possible = added(message_with(float32, {4, 8}));
+  EXPECT_TRUE(possible) << possible.error().what();
+  EXPECT_EQ(added(message_with(255, {4, 8})).error().code(), ErrorCode::kCorrupt);
+  const std::uint64_t large = std::uint64_t{1} << 40;
+  EXPECT_FALSE(added(message_with(float32, {large, large})));
+  for (const auto form : std::array<unsigned char, 3>{6, 7, 128 + 2}) {
+    EXPECT_EQ(added(message_with(float32, {4, 8}, form)).error().code(), ErrorCode::kCorrupt);
+  }
+}
+
+TEST(LocalPlans, NameTheItemOfAnImpossibleShape) {
+  StateDict state;
+  const std::int64_t large = std::int64_t{1} << 40;
+  ASSERT_TRUE(state.add_serialized(Path{"huge"}, SerializedTensor{"archive", DType::kFloat32, {large, large}}));
+  const auto items = checkpointer::SaveItems::make(state);
+  ASSERT_TRUE(items);
+  const auto message = encode_local_plan(items->sources(), {});
+  ASSERT_FALSE(message);
+  EXPECT_EQ(message.error().key(), "huge");
+}
+
 TEST(LocalPlans, RefuseAnotherVersion) {
   std::string message = message_of(every_form());
   message[1] = '~';
   LocalPlans plans;
-  EXPECT_EQ(plans.add(message).error().code(), ErrorCode::kUnsupported);
+  const auto added = plans.add(message);
+  ASSERT_FALSE(added);
+  EXPECT_EQ(added.error().code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(added.error().expected(), kVersion);
+  EXPECT_NE(std::string(added.error().what()).find("different versions of Cairn"), std::string::npos);
 }
 
 }  // namespace

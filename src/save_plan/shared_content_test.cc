@@ -134,6 +134,7 @@ TEST(SharedContent, RefusesDigestsOfNoItems) {
   EXPECT_EQ(take_contents(message).error().code(), ErrorCode::kCorrupt);
   const plan::LocalPlan one(1);
   const std::vector<plan::LocalPlan> plans{one};
+  EXPECT_EQ(compare_contents(plans, {}).error().code(), ErrorCode::kInternal);
   for (const std::string& contents : {std::string("\0abcd", 5), std::string("\2abcd"), std::string("\1abc")}) {
     EXPECT_EQ(compare_contents(plans, std::vector{contents}).error().code(), ErrorCode::kCorrupt);
   }

@@ -68,7 +68,6 @@ Repeated repeated_in(std::vector<std::uint64_t> digests) {
   Repeated repeated;
   std::ranges::sort(digests);
   for (std::size_t begin = 0, end = 0; begin < digests.size(); begin = end) {
-    end = begin + 1;
     while (end < digests.size() && digests[end] == digests[begin]) ++end;
     if (end - begin == 1) continue;
     repeated.digests.push_back(digests[begin]);

@@ -97,6 +97,18 @@ TEST(CommonItems, AreAnEmptyChunkAndTheChunkAtItsOffsets) {
   EXPECT_EQ(common_of(ranks_of(states)).ranks, (std::vector<std::vector<std::uint32_t>>{{10}, {10}}));
 }
 
+TEST(CommonItems, AreArchivesOfEqualOffsets) {
+  std::vector<StateDict> states;
+  for (std::size_t rank = 0; rank < 3; ++rank) states.push_back(own_values(rank, 10));
+  const SerializedTensor whole{"whole", DType::kFloat32, {2, 8}};
+  EXPECT_TRUE(states[0].add_serialized(Path{"archive"}, whole));
+  const SerializedTensor rows{"rows", DType::kFloat32, {2, 8}, false, Box::make({0, 0}, {1, 8}).value()};
+  EXPECT_TRUE(states[1].add_serialized(Path{"archive"}, rows));
+  const SerializedTensor others{"others", DType::kFloat32, {2, 8}, false, Box::make({1, 0}, {1, 8}).value()};
+  EXPECT_TRUE(states[2].add_serialized(Path{"archive"}, others));
+  EXPECT_EQ(common_of(ranks_of(states)).ranks, (std::vector<std::vector<std::uint32_t>>{{10}, {10}, {}}));
+}
+
 TEST(DigestedPlan, IsReadBack) {
   StateDict state;
   add_row(state, "a", 1);
@@ -108,6 +120,12 @@ TEST(DigestedPlan, IsReadBack) {
   for (std::size_t size = 0; size < 2 + kDigestBytes; ++size) {
     EXPECT_EQ(read_digested_plan(std::string_view(rank.message).substr(0, size)).error().code(), ErrorCode::kCorrupt);
   }
+  std::string damaged = rank.message;
+  damaged[0] = 2;
+  const auto read = read_digested_plan(damaged);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code(), ErrorCode::kCorrupt);
+  EXPECT_NE(std::string(read.error().what()).find("neither one file nor"), std::string::npos) << read.error().what();
 }
 
 TEST(CommonItems, AreAskedForByIndex) {
@@ -144,6 +162,18 @@ TEST(CommonShare, IsReadBack) {
   ASSERT_EQ(read->written.size(), 2U);
   EXPECT_EQ(read->written[0].part, nullptr);
   EXPECT_EQ(*read->written[1].part, part);
+}
+
+TEST(AssignedItems, HaveUpToTheMostDimensions) {
+  for (const std::size_t dimensions : {std::size_t{0}, kDimensionsMax}) {
+    const Box part = Box::make(Extents(dimensions, 3), Extents(dimensions, 1)).value();
+    std::string message;
+    append_assigned_items(message, std::vector<AssignedItem>{{7, std::make_shared<const Box>(part)}});
+    manifest::CodedReader reader(message);
+    const auto read = read_assigned_items(reader);
+    ASSERT_TRUE(read && read->size() == 1 && read->front().part) << dimensions;
+    EXPECT_EQ(*read->front().part, part);
+  }
 }
 
 // The plans of the ranks, with shares as the ranks of a save find them.

@@ -390,7 +390,6 @@ void SaveThread::lower_priority_unless_trainer_waits() const {
 Result<commit::RankSaveReport> SaveThread::finish() {
   commit::RankSaveOptions options;
   options.deadlines = request_->deadlines;
-  options.fence = &fence_;
   options.write.durability = request_->durability;
   options.write.thread_count = request_->thread_count;
   options.write.direct_io = request_->direct_io;
