@@ -40,6 +40,7 @@ from cairn._calls.save import save as save
 from cairn._calls.save import save_state_dict as save_state_dict
 from cairn._engine import __version__ as __version__
 from cairn._settings import configure_saves as configure_saves
+from cairn._state.key_terms import LoadedKeys as LoadedKeys
 from cairn._state.per_rank import PerRank as PerRank
 from cairn._state.random_states import random_states as random_states
 from cairn._state.random_states import set_random_states as set_random_states

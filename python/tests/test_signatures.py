@@ -15,7 +15,17 @@ from cairn._torch_names import replacements
 
 #: Parameters that Cairn adds, by the name of the function or class. They come last and have defaults.
 ADDED = {
-    "load": ["allow_pickle", "allow_cast", "verify", "follow_links"],
+    "load": [
+        "allow_pickle",
+        "allow_cast",
+        "verify",
+        "follow_links",
+        "strict",
+        "renames",
+        "keys",
+        "base",
+        "base_renames",
+    ],
     "FileSystemReader": ["thread_count", "keep_cached", "broadcast_replicas"],
     "BroadcastingTorchSaveReader": ["allow_pickle"],
     "dcp_to_torch_save": ["allow_pickle", "follow_links"],
