@@ -108,27 +108,41 @@ def load(  # noqa: PLR0913 - DCP has six of them
     with dcp_records.in_call("load", **call.recorded("storage_reader")):
         entries = Entries(state_dict)
         rules = LoadRules(allow_pickle, allow_cast, verify, follow_links)
-        if base is not None:
-            found = _load_over_base(entries, call, rules, SplitKeys(terms, base, base_renames))
-        else:
-            found = load_states(entries.resolve, call, rules, entries=entries, terms=terms)
+        split = None if base is None else SplitKeys(terms, base, base_renames)
+        found = load_from_all(entries.resolve, call, rules, entries=entries, terms=terms, split=split)
         entries.put_back()
     return None if strict else found
 
 
-def _load_over_base(entries: "Entries", call: Call, rules: "LoadRules", split: SplitKeys) -> LoadedKeys:
-    """Loads what the checkpoint has, and then the rest from the base."""
+def load_from_all(
+    make_states: Callable[[], dict[str, Any]],
+    call: Call,
+    rules: "LoadRules",
+    *,
+    terms: KeyTerms,
+    split: SplitKeys | None,
+    entries: "Entries | None" = None,
+    make_tensor: Callable[[torch.Tensor], torch.Tensor] = new_tensor,
+) -> LoadedKeys:
+    """As load_states(); with `split`, then loads from the base what the checkpoint lacks."""
+    if split is None:
+        return load_states(make_states, call, rules, entries=entries, terms=terms, make_tensor=make_tensor)
+    made: list[dict[str, Any]] = []  # the states that both loads fill
 
-    def resolve() -> dict[str, Any]:
-        states = entries.resolve()
+    def make_and_divide() -> dict[str, Any]:
+        made.append(make_states())
         _, flattens = _planner_options(call)
-        split.divide(states, flattens, load_options(call.checkpoint_id, call.storage)[0])
-        return states
+        split.divide(made[0], flattens, load_options(call.checkpoint_id, call.storage)[0])
+        return made[0]
 
-    first = load_states(resolve, call, rules, entries=entries, terms=split.terms)
+    first = load_states(make_and_divide, call, rules, entries=entries, terms=split.terms, make_tensor=make_tensor)
+    loaded = None if entries is None else entries.loaded
     of_base = call._replace(checkpoint_id=split.base, storage=None)
-    states = entries.resolved
-    second = load_states(lambda: states, of_base, rules, entries=entries, terms=split.base_terms)
+    second = load_states(
+        lambda: made[0], of_base, rules, entries=entries, terms=split.base_terms, make_tensor=make_tensor
+    )
+    if entries is not None and loaded is not None and entries.loaded is not None:
+        entries.loaded |= loaded
     return split.join(first, second)
 
 

@@ -27,10 +27,10 @@ class SplitKeys:
             raise InvalidArgument("a base checkpoint is for loads that flatten the state dict")
         places = per_rank.keys_of(states)
         keys = [leaf.fqn for leaf in flatten(states) if self.terms.take(leaf.fqn)]
-        holds = holder_of(_opened(directory, self.terms))
+        holds = holder_of(opened(directory, self.terms))
         own = frozenset(key for key in keys if holds(key) or per_rank.is_of_a_rank(key, places))
         rest = [key for key in keys if key not in own]
-        in_base = holder_of(_opened(self.base, self.base_terms))
+        in_base = holder_of(opened(self.base, self.base_terms))
         missing = [key for key in rest if not in_base(key)]
         if missing and self.terms.strict:
             more = f" and {len(missing) - _NAMED_MAX} more" if len(missing) > _NAMED_MAX else ""
@@ -49,6 +49,7 @@ class SplitKeys:
         return LoadedKeys([*first.missing, *second.missing], first.unexpected)
 
 
-def _opened(directory: str | os.PathLike[str], terms: KeyTerms) -> OpenCheckpoint:
+def opened(directory: str | os.PathLike[str], terms: KeyTerms) -> OpenCheckpoint:
+    """Returns the checkpoint in `directory` by the names of `terms`."""
     native = open_to_load(os.fsencode(directory))
     return RenamedCheckpoint(native, terms.renames) if terms.renames else native
