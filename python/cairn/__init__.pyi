@@ -36,6 +36,8 @@ from cairn._calls.installing import install as install
 from cairn._calls.installing import uninstall as uninstall
 from cairn._calls.load import load as load
 from cairn._calls.load import load_state_dict as load_state_dict
+from cairn._calls.load_async import AsyncLoad as AsyncLoad
+from cairn._calls.load_async import load_async as load_async
 from cairn._calls.load_model import load_model as load_model
 from cairn._calls.save import save as save
 from cairn._calls.save import save_state_dict as save_state_dict

@@ -96,7 +96,7 @@ def test_a_shared_parameter_needs_one_of_its_keys(tmp_path: Path, lacks: str) ->
     assert loaded.head.weight is loaded.embedding.weight
 
 
-def test_without_strict_what_is_missing_stays_on_the_meta_device(saved: tuple[Path, Model]) -> None:
+def test_without_strict_a_missing_parameter_stays_on_the_meta_device(saved: tuple[Path, Model]) -> None:
     directory, model = saved
     with torch.device("meta"):
         loaded = nn.ModuleDict({"norm": nn.BatchNorm1d(4), "new": nn.Linear(2, 2)})

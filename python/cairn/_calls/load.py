@@ -281,6 +281,12 @@ def prepare_load(
         return directory, StateLoad(states, flattens, options, pickle_allowed(rules.allow_pickle), given)
 
 
+def refuse_foreign(call: Call) -> None:
+    """Raises InvalidArgument for a storage whose loads the engine does not carry out."""
+    if why_load_planner_is_foreign(call.planner) or why_reader_is_foreign(call.storage, call.checkpoint_id):
+        raise InvalidArgument(f"{call.function}() is for loads that the engine carries out: not with this storage")
+
+
 def _refuse_terms(terms: KeyTerms) -> None:
     if not terms.are_dcps:
         raise InvalidArgument(

@@ -58,8 +58,11 @@ class Given(NamedTuple):
 class _Prepared:
     """A load that has read its values, and has changed nothing yet."""
 
-    def __init__(self, native: _engine.Checkpoint, checkpoint: OpenCheckpoint, tensors: TensorTarget) -> None:
+    def __init__(
+        self, native: _engine.Checkpoint, checkpoint: OpenCheckpoint, rules: Rules, tensors: TensorTarget
+    ) -> None:
         self.native = native
+        self.rules = rules
         self.checkpoint = checkpoint
         self.tensors = tensors
         self.others: list[Leaf] = []  # all leaves except plain tensors
@@ -81,7 +84,7 @@ class PlannedState(NamedTuple):
     state: _engine.StateDict
     tensors: TensorTarget
     checkpoint: _engine.Checkpoint
-    values: frozenset[str]  # keys that are filled
+    values: dict[str, Any]  # by key: the tensor to fill, or the value
 
 
 class StateLoad:
@@ -106,6 +109,11 @@ class StateLoad:
         self.found = LoadedKeys([], [])  # with terms that are not strict
         self.size = 0  # bytes that this rank has loaded
         self.size_of_save = 0  # bytes that this rank will write for the loaded tensors
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether a key that the checkpoint lacks is an error."""
+        return self._terms.strict
 
     def run(self, directory: bytes, ranks: Ranks, alone: bool) -> Conversions:
         """Runs the load: reads and decodes values first, then fills tensors, and last puts the values into their
@@ -148,8 +156,8 @@ class StateLoad:
             )
             self._note(state, prepared, planned.missing, 1 if alone else ranks.count)
             self._put_values(prepared, set(planned.missing))
+            values = {leaf.fqn: leaf.value for leaf in flatten(self.state_dict, prepared.rules)}
             self._warn(prepared, [], directory, may_be_empty=ranks.rank != 0 and not alone)
-        values = self.loaded.difference(state.fqns())
         return PlannedState(planned, state, prepared.tensors, prepared.native, values)
 
     def _prepare_all(
@@ -195,7 +203,7 @@ class StateLoad:
             allow_pickle=self._allow_pickle,
             allow_cast=self._options["allow_cast"],
         )
-        prepared = _Prepared(native, checkpoint, tensors)
+        prepared = _Prepared(native, checkpoint, rules, tensors)
         tensors.add_leaves(self.state_dict, rules, lambda leaf: self._add_other(leaf, prepared), selected)
         try:
             prepared.read = self._read_payloads(native, prepared.payloads)

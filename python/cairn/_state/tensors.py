@@ -284,7 +284,8 @@ class TensorTarget:
             self.finish_entry(entry)
         for entry in list(self._parts):
             self.finish_entry(entry)
-        self.end()
+        _increment_versions(self._written.tensors())
+        self.check_kept()
 
     def finish_entry(self, entry: int) -> None:
         """Ends the load of one entry, whose bytes have come, where the engine does not fill the target itself."""
@@ -303,10 +304,14 @@ class TensorTarget:
                 if target.is_cuda:
                     torch.cuda.current_stream(target.device).synchronize()
 
-    def end(self) -> None:
-        """Ends the load after all entries. Raises as finish()."""
-        written = [tensor for tensor in self._written.tensors() if not tensor.is_inference()]
-        torch.autograd.graph.increment_version(written)
+    def note_written(self, entry: int) -> None:
+        """Increments the version of an entry's tensor for autograd, in place of finish()."""
+        tensor = self._written.tensor_of(entry)
+        if tensor is not None:
+            _increment_versions([tensor])
+
+    def check_kept(self) -> None:
+        """Raises InvalidArgument as finish()."""
         for key in self._written.keys_of_replaced(self._state):
             raise InvalidArgument(f"the memory of '{key}' changed during the load; load again", key=key)
 
@@ -337,6 +342,10 @@ class TensorTarget:
         code = form[0] if form is not None else CODES[torch.float32]
         sizes = (0,) * len(shape)
         self._state.add_chunk(path, 0, code, sizes, sizes, False, shape, sizes)
+
+
+def _increment_versions(written: list[torch.Tensor]) -> None:
+    torch.autograd.graph.increment_version([tensor for tensor in written if not tensor.is_inference()])
 
 
 def _minus(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
