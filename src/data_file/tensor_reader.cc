@@ -41,6 +41,9 @@ class BatchReader {
     while (!stop.is_set()) {
       const std::size_t next = next_batch_.fetch_add(1);
       if (next >= schedule_.batches.size()) break;
+      if (outcomes_ && options_.interrupted && options_.interrupted()) {
+        return Error(ErrorCode::kCancelled, "interrupted by the caller");
+      }
       CAIRN_TRY(read_batch(schedule_.batches[next], buffer, stop));
     }
     return {};

@@ -30,7 +30,8 @@ struct ReadOptions : DeliveryOptions {
   BroughtRanges* brought = nullptr;
   // If set: called once for each read that has ended, as soon as it has, by the threads that read, and at the same time
   // by several. The bytes are then read in the order of the reads, a failure of one read does not end the others, and
-  // read_tensors() returns no failure of a read. After `interrupted` has returned true, reads may end untold.
+  // read_tensors() returns no failure of a read. The reading threads call `interrupted`, too; after it has returned
+  // true, reads may end untold.
   std::function<void(std::size_t read, const Result<void>& outcome)> ended = {};
 };
 // Whole huge pages: a request into small pages has many segments, and is two to three times as slow.
