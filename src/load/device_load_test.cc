@@ -91,7 +91,7 @@ TEST_F(DeviceLoads, PartsOfSeveralDevicesArriveInTheirStrides) {
   }
 }
 
-TEST_F(DeviceLoads, AnEntryOfAPlannedLoadIsToldWhenItsCopiesHaveEnded) {
+TEST_F(DeviceLoads, AnEntryOfAPlannedLoadIsReadyWhenItsCopiesHaveEnded) {
   const DeviceBytes target(0, std::vector<std::byte>(kWeightBytes));
   const DeviceBytes half(0, std::vector<std::byte>(8));
   StateDict state = whole(target);

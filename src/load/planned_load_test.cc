@@ -163,7 +163,7 @@ TEST_F(PlannedLoads, AFailureIsThatOfItsEntryAlone) {
   EXPECT_EQ(state.of("c"), std::vector<float>(kElements, 7.0F));
 }
 
-TEST_F(PlannedLoads, ACancelledLoadTellsEachEntryOnce) {
+TEST_F(PlannedLoads, ACancelledLoadEndsEachEntryOnce) {
   State state(0);
   auto plan = plan_load(*checkpoint_, state.dict(), {.thread_count = 1});
   ASSERT_TRUE(plan) << plan.error().what();
@@ -184,7 +184,7 @@ TEST_F(PlannedLoads, ACancelledLoadTellsEachEntryOnce) {
   EXPECT_EQ(failures[2], ErrorCode::kCancelled);
 }
 
-TEST_F(PlannedLoads, MissingEntriesAreNamedAndNotTold) {
+TEST_F(PlannedLoads, MissingEntriesAreNamedAndStay) {
   State state(0);
   float other = 3;
   ASSERT_TRUE(state.dict().add_tensor("other", TensorView::contiguous(&other, DType::kFloat32, {1})));
