@@ -9,6 +9,7 @@
 #include <cairn/inspect.h>             // IWYU pragma: export
 #include <cairn/latest.h>              // IWYU pragma: export
 #include <cairn/options.h>             // IWYU pragma: export
+#include <cairn/planned_load.h>        // IWYU pragma: export
 #include <cairn/result.h>              // IWYU pragma: export
 #include <cairn/save.h>                // IWYU pragma: export
 #include <cairn/state_dict.h>          // IWYU pragma: export

@@ -1,5 +1,5 @@
 // Catalog: the content of a checkpoint: every tensor with its chunks, every value, every file, and the place of each
-// item. matches_key: globs for the keys.
+// item. matches_key: globs for the keys. KeyRename: new names for the keys.
 //
 // A value; safe to read from several threads. Compact: a chunk costs 24 bytes and two integers per dimension.
 #pragma once
@@ -138,5 +138,15 @@ bool matches_key(std::string_view pattern, std::string_view key);
 
 // Whether one of the patterns matches the key. A selection without patterns selects every key.
 bool selects_key(std::span<const std::string> patterns, std::string_view key);
+
+// `from` without a star is a prefix: the key `from` itself, and all keys that continue with a dot. A trailing dot in
+// `from` is allowed; the empty prefix is of every key. If `to` is empty, the dot behind the prefix is removed, too.
+// `from` with stars is a pattern of the whole key: each star stands for the shortest run of characters that lets the
+// rest match, and each star of `to`, which has equally many, is replaced by the run of its turn. `\` quotes a
+// character.
+struct KeyRename {
+  std::string from;
+  std::string to;
+};
 
 }  // namespace cairn

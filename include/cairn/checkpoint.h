@@ -43,6 +43,10 @@ struct LoadOptions {
   bool allow_partial = false;  // a key that the checkpoint lacks keeps its content
   bool allow_cast = false;     // any change of dtype; false: only float to float
   bool follow_links = false;   // data files may be symbolic links
+  // New names for the keys of the checkpoint, as in ConvertOptions: the state has the new names. The first rename that
+  // matches a key counts. kMissingKey if a rename applies to no key; kInvalidArgument if two keys get the same name.
+  // Errors about a single tensor name its key in the checkpoint.
+  std::vector<KeyRename> renames = {};
   // Called on the calling thread, before the first byte of a target changes, with each archived chunk that a tensor of
   // the state needs: the caller fills the wanted elements after the load. An error fails the load. Unset: a load that
   // needs an archived chunk fails with kUnsupported.
@@ -123,6 +127,8 @@ class Checkpoint {
   // `paths`, `transforms` and `extra`; indexed. Of a compact catalog also without version, checkpoint_id and save_id.
   // To see the keys one after the other, in little memory: KeyStream.
   Result<Catalog> outline(std::uint64_t keys_max = UINT64_MAX) const;
+  // All keys by their names after `renames`, as LoadOptions::renames: the new name of a key, and the key.
+  Result<std::vector<std::pair<std::string, std::string>>> renamed_keys(std::span<const KeyRename> renames) const;
   // The damage of a part that the checkpoint can do without: of the compact catalog in `.metadata` (docs/format.md),
   // whose content the pickle has too. Nullopt if no damage was noticed so far.
   std::optional<std::string> damage() const;

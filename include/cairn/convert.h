@@ -21,16 +21,6 @@
 
 namespace cairn {
 
-// `from` without a star is a prefix: the key `from` itself, and all keys that continue with a dot. A trailing dot in
-// `from` is allowed; the empty prefix is of every key. If `to` is empty, the dot behind the prefix is removed, too.
-// `from` with stars is a pattern of the whole key: each star stands for the shortest run of characters that lets the
-// rest match, and each star of `to`, which has equally many, is replaced by the run of its turn. `\` quotes a
-// character.
-struct KeyRename {
-  std::string from;
-  std::string to;
-};
-
 // The dtype of the floating-point tensors whose keys in the source match `pattern` (matches_key()).
 struct KeyDType {
   std::string pattern;

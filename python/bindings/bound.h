@@ -17,6 +17,7 @@ void bind_flattening(nb::module_& module);
 void bind_describe(nb::module_& module);
 void bind_collectives(nb::module_& module);
 void bind_checkpoint(nb::module_& module);
+void bind_planned_load(nb::module_& module);
 void bind_diff(nb::module_& module);
 void bind_convert(nb::module_& module);
 void bind_save_steps(nb::module_& module);

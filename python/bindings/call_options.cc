@@ -50,6 +50,9 @@ void take(nb::handle value, std::function<Result<void>()>& option) {
   };
 }
 
+// [(old name, new name), ...]
+void take(nb::handle value, std::vector<KeyRename>& option) { option = renames_of(value); }
+
 // (file numbers by key, sharded, for consolidation)
 void take(nb::handle value, std::optional<SafetensorsForm>& option) {
   if (value.is_none()) return;
@@ -84,6 +87,7 @@ constexpr Keyword<LoadOptions> kLoadKeywords[] = {
     {"allow_partial", set<&LoadOptions::allow_partial>},
     {"allow_cast", set<&LoadOptions::allow_cast>},
     {"follow_links", set<&LoadOptions::follow_links>},
+    {"renames", set<&LoadOptions::renames>},
     {"thread_count", set<&LoadOptions::thread_count>},
     {"direct_io", set<&LoadOptions::direct_io>},
     {"collectives", set<&LoadOptions::collectives>},
@@ -138,6 +142,15 @@ ExceptionRecord exception_record_of(const nb::tuple& record) {
 
 SaveOptions save_options_of(const nb::kwargs& keywords) { return options_of(keywords, kSaveKeywords); }
 LoadOptions load_options_of(const nb::kwargs& keywords) { return options_of(keywords, kLoadKeywords); }
+
+std::vector<KeyRename> renames_of(nb::handle pairs) {
+  std::vector<KeyRename> renames;
+  for (const nb::handle pair : pairs) {
+    const nb::object names = nb::borrow(pair);
+    renames.push_back({to_utf8(names[0]), to_utf8(names[1])});
+  }
+  return renames;
+}
 
 Error reason_of(const nb::tuple& reason) {
   const std::string code = to_utf8(reason[0]);

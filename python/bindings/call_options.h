@@ -22,6 +22,9 @@ namespace cairn::python {
 SaveOptions save_options_of(const nb::kwargs& keywords);
 LoadOptions load_options_of(const nb::kwargs& keywords);
 
+// From an iterable of pairs (old name, new name).
+std::vector<KeyRename> renames_of(nb::handle pairs);
+
 // From (progress, sync, publish), in seconds.
 SaveDeadlines deadlines_of(nb::handle seconds);
 

@@ -27,6 +27,7 @@
 #include "call_options.h"
 #include "catalog.h"
 #include "errors.h"
+#include "load_outcome.h"
 #include "text.h"
 
 namespace cairn::python {
@@ -60,26 +61,23 @@ nb::tuple load_state(const Checkpoint& checkpoint, StateDict& state, const nb::k
     report = without_lock(options, keywords, [&] { return checkpoint.load(state, options); });
   } catch (const Error& error) {
     if (taker) taker->rethrow(options.collectives == nullptr);
-    if (error.code() != ErrorCode::kMissingKey) throw;
-    nb::list missing;
-    for (const Entry& entry : state.entries()) {
-      const Catalog& catalog = checkpoint.catalog();
-      const bool is_there = catalog.find_tensor(entry.fqn) != nullptr || catalog.find_value(entry.fqn) != nullptr;
-      if (!is_there) missing.append(to_str(entry.fqn));
-    }
-    const nb::object exception = exception_of(error);
-    // The failure may be of another rank.
-    if (!missing.empty()) exception.attr("keys") = nb::tuple(missing);
-    PyErr_SetObject(exception.type().ptr(), exception.ptr());
-    throw nb::python_error();
-  }
-  nb::list conversions;
-  for (const Conversion& conversion : report.conversions) {
-    conversions.append(nb::make_tuple(to_str(conversion.fqn), static_cast<int>(conversion.saved),
-                                      static_cast<int>(conversion.target)));
+    rethrow_with_keys(error, checkpoint, state, options);
   }
   if (const auto damage = checkpoint.damage()) std::erase(report.warnings, *damage);
-  return nb::make_tuple(conversions, strings(report.missing), strings(report.warnings));
+  return nb::make_tuple(conversions_of(report), strings(report.missing), strings(report.warnings));
+}
+
+// [(new name, key), ...]
+nb::list renamed_keys(const Checkpoint& checkpoint, nb::handle renames) {
+  const std::vector<KeyRename> rules = renames_of(renames);
+  std::optional<Result<std::vector<std::pair<std::string, std::string>>>> names;
+  {
+    const nb::gil_scoped_release released;
+    names.emplace(checkpoint.renamed_keys(rules));
+  }
+  nb::list list;
+  for (const auto& [name, key] : unwrap(std::move(*names))) list.append(nb::make_tuple(to_str(name), to_str(key)));
+  return list;
 }
 
 std::optional<KeyEntry> entry_of(const Checkpoint& checkpoint, const std::string& fqn) {
@@ -264,6 +262,7 @@ void bind_checkpoint(nb::module_& module) {
       .def("holds_any", &holds_any)
       .def("__len__", &Checkpoint::key_count)
       .def_prop_ro("files", [](const Checkpoint& self) { return strings(self.files()); })
+      .def("renamed_keys", &renamed_keys)
       .def(
           "key_stream", [](const Checkpoint& self) { return std::make_unique<KeyStream>(self); },
           nb::keep_alive<0, 1>())

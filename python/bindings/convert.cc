@@ -34,9 +34,7 @@ ConvertOptions options_of(const nb::kwargs& given) {
                                : CheckpointFormat::kSafetensors;
   options.keys = texts_of(given["keys"]);
   options.exclude = texts_of(given["exclude"]);
-  for (const nb::handle pair : given["renames"]) {
-    options.renames.push_back({to_utf8(pair[nb::int_(0)]), to_utf8(pair[nb::int_(1)])});
-  }
+  options.renames = renames_of(given["renames"]);
   if (!given["dtype"].is_none()) options.dtype = static_cast<DType>(nb::cast<std::uint8_t>(given["dtype"]));
   for (const nb::handle pair : given["key_dtypes"]) {
     options.key_dtypes.push_back(

@@ -82,13 +82,15 @@ class Description : public LeafVisitor {
 // the remaining leaves.
 class TargetDescription : public LeafVisitor {
  public:
+  // `selected`: the set of the keys to add; None: all keys.
   TargetDescription(StateDict& state, const PlainTensors& tensors, WrittenTensors& written,
-                    const nb::callable& add_other)
-      : state_(state), tensors_(tensors), written_(written), add_other_(add_other) {}
+                    const nb::callable& add_other, nb::handle selected)
+      : state_(state), tensors_(tensors), written_(written), add_other_(add_other), selected_(selected) {}
 
   void expect(std::size_t more) override { state_.reserve(more); }
 
   void visit(const Leaf& leaf) override {
+    if (!is_selected(leaf)) return;
     std::optional<TensorView> view = target_view_of(tensors_, leaf.value);
     if (!view) {
       expect_new(state_, leaf);
@@ -101,17 +103,25 @@ class TargetDescription : public LeafVisitor {
   }
 
  private:
+  bool is_selected(const Leaf& leaf) const {
+    if (selected_.is_none()) return true;
+    const int answer = PySet_Contains(selected_.ptr(), to_str(fqn_of(path_of(leaf))).ptr());
+    if (answer < 0) throw nb::python_error();
+    return answer != 0;
+  }
+
   StateDict& state_;
   const PlainTensors& tensors_;
   WrittenTensors& written_;
   const nb::callable& add_other_;
+  nb::handle selected_;
 };
 
-// `write`: (PlainTensors, WrittenTensors).
+// `write`: (PlainTensors, WrittenTensors, the set of the keys to add or None).
 void describe_targets(StateDict& state, nb::handle state_dict, FlatteningRules rules, const nb::tuple& write,
                       const nb::callable& add_other) {
   TargetDescription description(state, nb::cast<PlainTensors&>(write[0]), nb::cast<WrittenTensors&>(write[1]),
-                                add_other);
+                                add_other, write[2]);
   for_each_leaf(state_dict, rules, description);
 }
 

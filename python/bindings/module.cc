@@ -38,6 +38,7 @@ NB_MODULE(_engine, module) {
   cairn::python::bind_describe(module);
   cairn::python::bind_collectives(module);
   cairn::python::bind_checkpoint(module);
+  cairn::python::bind_planned_load(module);
   cairn::python::bind_diff(module);
   cairn::python::bind_convert(module);
   cairn::python::bind_save_steps(module);

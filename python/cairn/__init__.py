@@ -60,6 +60,7 @@ from cairn.progress import Progress
 
 __all__ = [
     "AsyncCheckpointerType",
+    "AsyncLoad",
     "AsyncSaver",
     "BytesStorageMetadata",
     "Cancelled",
@@ -90,6 +91,7 @@ __all__ = [
     "ListedCheckpoint",
     "LoadPlan",
     "LoadPlanner",
+    "LoadedKeys",
     "Metadata",
     "MissingKey",
     "NoSpace",
@@ -132,6 +134,8 @@ __all__ = [
     "install",
     "latest",
     "load",
+    "load_async",
+    "load_model",
     "load_sharded_optimizer_state_dict",
     "load_state_dict",
     "open",
@@ -151,11 +155,13 @@ __all__ = [
 # Names that torch's package lacks. Their modules are imported at the first access.
 _LATE = {
     "AsyncCheckpointerType": "cairn._torch_names.torch_floor",
+    "AsyncLoad": "cairn._calls.load_async",
     "AsyncSaver": "cairn._async.async_saver",
     "ConversionWarning": "cairn.warnings",
     "DamageWarning": "cairn.warnings",
     "DeviceWarning": "cairn.warnings",
     "IgnoredKeysWarning": "cairn.warnings",
+    "LoadedKeys": "cairn._state.key_terms",
     "PerRank": "cairn._state.per_rank",
     "PickleWarning": "cairn.warnings",
     "SaveFuture": "cairn._async.pending_saves",
@@ -163,6 +169,8 @@ _LATE = {
     "configure_async_saves": "cairn._calls.async_save",
     "configure_saves": "cairn._settings",
     "install": "cairn._calls.installing",
+    "load_async": "cairn._calls.load_async",
+    "load_model": "cairn._calls.load_model",
     "prepare_async_saves": "cairn._calls.async_save",
     "random_states": "cairn._state.random_states",
     "report": "cairn._telemetry.engine_use",

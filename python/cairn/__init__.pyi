@@ -36,10 +36,14 @@ from cairn._calls.installing import install as install
 from cairn._calls.installing import uninstall as uninstall
 from cairn._calls.load import load as load
 from cairn._calls.load import load_state_dict as load_state_dict
+from cairn._calls.load_async import AsyncLoad as AsyncLoad
+from cairn._calls.load_async import load_async as load_async
+from cairn._calls.load_model import load_model as load_model
 from cairn._calls.save import save as save
 from cairn._calls.save import save_state_dict as save_state_dict
 from cairn._engine import __version__ as __version__
 from cairn._settings import configure_saves as configure_saves
+from cairn._state.key_terms import LoadedKeys as LoadedKeys
 from cairn._state.per_rank import PerRank as PerRank
 from cairn._state.random_states import random_states as random_states
 from cairn._state.random_states import set_random_states as set_random_states

@@ -17,7 +17,17 @@ from cairn._torch_names import replacements
 ADDED = {
     "save": ["notes"],
     "async_save": ["notes"],
-    "load": ["allow_pickle", "allow_cast", "verify", "follow_links"],
+    "load": [
+        "allow_pickle",
+        "allow_cast",
+        "verify",
+        "follow_links",
+        "strict",
+        "renames",
+        "keys",
+        "base",
+        "base_renames",
+    ],
     "FileSystemReader": ["thread_count", "keep_cached", "broadcast_replicas"],
     "BroadcastingTorchSaveReader": ["allow_pickle"],
     "dcp_to_torch_save": ["allow_pickle", "follow_links"],

@@ -32,13 +32,16 @@ Result<WantedEntries> WantedEntries::find(Checkpoint::Impl& impl, std::span<cons
   return WantedEntries(whole);
 }
 
-Result<WantedEntries> WantedEntries::of(Checkpoint::Impl& impl, std::span<const Entry> state, bool with_missing_keys) {
+Result<WantedEntries> WantedEntries::of(Checkpoint::Impl& impl, std::span<const Entry> state, const StoredNames& names,
+                                        bool with_missing_keys) {
   if (!impl.metadata) return WantedEntries(&impl.catalog);
   std::vector<WantedKey> keys;
   std::unordered_map<std::string_view, std::size_t, SeededHash> places;
   for (const Entry& entry : state) {
-    const auto [place, is_new] = places.try_emplace(entry.fqn, keys.size());
-    if (is_new) keys.push_back({entry.fqn, false, {}});
+    const std::string* const stored = names.find(entry.fqn);
+    if (stored == nullptr) continue;
+    const auto [place, is_new] = places.try_emplace(*stored, keys.size());
+    if (is_new) keys.push_back({*stored, false, {}});
     WantedKey& key = keys[place->second];
     if (const auto* target = std::get_if<TensorEntry>(&entry.content)) {
       key.boxes.push_back(target->box);

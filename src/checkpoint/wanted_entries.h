@@ -13,18 +13,21 @@
 #include <utility>
 
 #include "checkpoint/checkpoint_impl.h"
+#include "checkpoint/stored_names.h"
 #include "format/compact_catalog/reader.h"
 
 namespace cairn::checkpointer {
 
 class WantedEntries {
  public:
-  // The entries of the keys of `state`. Of a tensor that the load fills, the chunks that overlap the target may be all.
+  // The entries of the keys of `state`, whose names are those of `names`. Of a tensor that the load fills, the chunks
+  // that overlap the target may be all.
   // `with_missing_keys`: a key that the checkpoint lacks is no reason to decode the whole catalog.
   //
   // Damage of the compact catalog is noted in `impl`, and the whole catalog takes its place. kReplaced if a save has
   // replaced the checkpoint meanwhile.
-  static Result<WantedEntries> of(Checkpoint::Impl& impl, std::span<const Entry> state, bool with_missing_keys);
+  static Result<WantedEntries> of(Checkpoint::Impl& impl, std::span<const Entry> state, const StoredNames& names,
+                                  bool with_missing_keys);
   // The entry of a key, with all chunks.
   static Result<WantedEntries> of_key(Checkpoint::Impl& impl, std::string_view fqn);
   // The entries of those of the keys that the checkpoint has, without chunks.

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "convert/key_renames.h"
+#include "core/key_renames.h"
 #include "core/nested_shape.h"
 
 namespace cairn::checkpointer {

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "convert/key_renames.h"
+#include "core/key_renames.h"
 #include "core/nested_shape.h"
 #include "core/seeded_hash.h"
 

@@ -70,6 +70,8 @@ class PieceDelivery {
   RecordCheck& record_of(const ReadPiece& piece) { return checks_[piece.read]; }
   // After all pieces: checks the records that have only a checksum of the whole.
   Result<void> finish() const;
+  // After all pieces of one read.
+  Result<void> finish(std::uint32_t read) const { return checks_[read].finish(); }
 
  private:
   Result<void> deliver_to_device(const TensorRead& read, std::int64_t begin, std::span<const std::byte> bytes,

@@ -183,12 +183,34 @@ bool fits_target(const TensorRead& read, const ReadPiece& piece) {
          piece.end <= read.span_end();
 }
 
-ReadSchedule schedule_reads(const std::vector<TensorRead>& reads, Verify verify) {
-  ReadSchedule schedule = Scheduler(reads).schedule(verify, [&](const ReadPiece& a, const ReadPiece& b) {
+namespace {
+
+ReadSchedule schedule_by_offset(const std::vector<TensorRead>& reads, Verify verify) {
+  return Scheduler(reads).schedule(verify, [&](const ReadPiece& a, const ReadPiece& b) {
     // A batch of several pieces goes through a buffer: a large piece that fits its target stays alone.
     const bool fits = fits_target(reads[a.read], a) || fits_target(reads[b.read], b);
     return fits ? kPieceBytesMax : kBatchBytesMax;
   });
+}
+
+}  // namespace
+
+ReadSchedule schedule_in_order(const std::vector<TensorRead>& reads, Verify verify) {
+  ReadSchedule schedule = schedule_by_offset(reads, verify);
+  const auto first_read = [&](const ReadBatch& batch) {
+    std::uint32_t first = UINT32_MAX;
+    for (std::size_t i = 0; i < batch.piece_count; ++i) {
+      first = std::min(first, schedule.pieces[batch.first_piece + i].read);
+    }
+    return first;
+  };
+  std::stable_sort(schedule.batches.begin(), schedule.batches.end(),
+                   [&](const ReadBatch& a, const ReadBatch& b) { return first_read(a) < first_read(b); });
+  return schedule;
+}
+
+ReadSchedule schedule_reads(const std::vector<TensorRead>& reads, Verify verify) {
+  ReadSchedule schedule = schedule_by_offset(reads, verify);
   take_turns(schedule.batches);
   return schedule;
 }

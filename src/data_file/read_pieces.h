@@ -103,6 +103,9 @@ struct ReadSchedule {
 // for another sharer.
 ReadSchedule schedule_reads(const std::vector<TensorRead>& reads, Verify verify);
 
+// As schedule_reads(), but a batch comes where the first of its reads is in `reads`, and no batch takes a turn.
+ReadSchedule schedule_in_order(const std::vector<TensorRead>& reads, Verify verify);
+
 // The most bytes of a window: enough for a broadcast to cost more than its latency, and few enough for the broadcasts
 // of a window to pass through a tree of ranks one behind the other.
 inline constexpr std::uint64_t kWindowBytesMax = 4 * 1024 * 1024;

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <optional>
 
 #include "core/checked.h"
 #include "core/checksum.h"
 #include "data_file/piece_delivery.h"
 #include "data_file/range_fetch.h"
+#include "data_file/read_outcomes.h"
 #include "os/page_buffer.h"
 #include "os/parallel.h"
 
@@ -22,8 +24,10 @@ class BatchReader {
   BatchReader(const std::vector<TensorRead>& reads, const ReadOptions& options)
       : reads_(reads),
         options_(options),
-        schedule_(schedule_reads(reads, options.verify)),
-        delivery_(reads, schedule_.pieces, options) {}
+        schedule_(options.ended ? schedule_in_order(reads, options.verify) : schedule_reads(reads, options.verify)),
+        delivery_(reads, schedule_.pieces, options) {
+    if (options.ended) outcomes_.emplace(reads.size(), schedule_.pieces, delivery_, options.ended);
+  }
 
   std::size_t batch_count() const { return schedule_.batches.size(); }
 
@@ -37,12 +41,15 @@ class BatchReader {
     while (!stop.is_set()) {
       const std::size_t next = next_batch_.fetch_add(1);
       if (next >= schedule_.batches.size()) break;
+      if (outcomes_ && options_.interrupted && options_.interrupted()) {
+        return Error(ErrorCode::kCancelled, "interrupted by the caller");
+      }
       CAIRN_TRY(read_batch(schedule_.batches[next], buffer, stop));
     }
     return {};
   }
 
-  Result<void> finish() const { return delivery_.finish(); }
+  Result<void> finish() const { return outcomes_ ? Result<void>() : delivery_.finish(); }
 
   std::uint64_t bytes_read() const { return bytes_read_.load(); }
 
@@ -66,15 +73,26 @@ class BatchReader {
   Result<void> fill_targets(const ReadBatch& batch, bool cached, os::PageBuffer& buffer, const os::StopFlag& stop) {
     if (batch.piece_count == 1) {
       const ReadPiece& piece = schedule_.pieces[batch.first_piece];
-      if (fits_target(reads_[piece.read], piece)) return read_in_place(batch, piece, cached, buffer);
+      if (fits_target(reads_[piece.read], piece)) return end(piece, read_in_place(batch, piece, cached, buffer));
     }
-    std::span<std::byte> bytes;
-    CAIRN_TRY_ASSIGN(bytes, fetch_range(batch.file->bytes(), batch.begin, batch.end - batch.begin, cached, buffer));
+    const Result<std::span<std::byte>> bytes =
+        fetch_range(batch.file->bytes(), batch.begin, batch.end - batch.begin, cached, buffer);
     for (std::size_t i = 0; i < batch.piece_count; ++i) {
       const ReadPiece& piece = schedule_.pieces[batch.first_piece + i];
+      if (!bytes) {
+        CAIRN_TRY(end(piece, bytes.error()));
+        continue;
+      }
       const std::uint64_t offset = reads_[piece.read].stored().record_offset + piece.begin - batch.begin;
-      CAIRN_TRY(delivery_.deliver(piece, bytes.subspan(offset, piece.end - piece.begin), stop));
+      CAIRN_TRY(end(piece, delivery_.deliver(piece, bytes->subspan(offset, piece.end - piece.begin), stop)));
     }
+    return {};
+  }
+
+  // The outcome of a piece. A failure ends the call, unless the caller gets the outcome of each read.
+  Result<void> end(const ReadPiece& piece, Result<void> outcome) {
+    if (!outcomes_) return outcome;
+    outcomes_->end(piece, outcome);
     return {};
   }
 
@@ -121,6 +139,7 @@ class BatchReader {
   const ReadOptions& options_;
   ReadSchedule schedule_;
   PieceDelivery delivery_;
+  std::optional<ReadOutcomes> outcomes_;
   std::atomic<std::size_t> next_batch_{0};
   std::atomic<std::uint64_t> bytes_read_{0};
 };

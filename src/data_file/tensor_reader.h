@@ -28,6 +28,11 @@ struct ReadOptions : DeliveryOptions {
   // If set: gets the ranges that the call brings into the page cache for the sharers of a read, and that would
   // otherwise be read past the page cache.
   BroughtRanges* brought = nullptr;
+  // If set: called once for each read that has ended, as soon as it has, by the threads that read, and at the same time
+  // by several. The bytes are then read in the order of the reads, a failure of one read does not end the others, and
+  // read_tensors() returns no failure of a read. The reading threads call `interrupted`, too; after it has returned
+  // true, reads may end untold.
+  std::function<void(std::size_t read, const Result<void>& outcome)> ended = {};
 };
 // Whole huge pages: a request into small pages has many segments, and is two to three times as slow.
 inline constexpr std::uint64_t kReadBufferBytes = align_up(kBatchBytesMax + kFetchMarginBytes, os::kHugePageBytes);

@@ -91,6 +91,24 @@ TEST_F(DeviceLoads, PartsOfSeveralDevicesArriveInTheirStrides) {
   }
 }
 
+TEST_F(DeviceLoads, AnEntryOfAPlannedLoadIsReadyWhenItsCopiesHaveEnded) {
+  const DeviceBytes target(0, std::vector<std::byte>(kWeightBytes));
+  const DeviceBytes half(0, std::vector<std::byte>(8));
+  StateDict state = whole(target);
+  state.add_tensor("half", TensorView::contiguous(half.data(), DType::kBFloat16, {4}, cuda(0))).value();
+  const Checkpoint checkpoint = open_to_load(directory_).value();
+  PlannedLoad plan = plan_load(checkpoint, state).value();
+  std::vector<std::byte> weight_when_told;
+  std::vector<std::byte> half_when_told;
+  plan.run([&](std::size_t entry, const Result<void>& outcome) {
+        EXPECT_TRUE(outcome);
+        (entry == 0 ? weight_when_told : half_when_told) = (entry == 0 ? target : half).read();
+      })
+      .value();
+  EXPECT_EQ(weight_when_told, contents_);
+  EXPECT_EQ(std::memcmp(half_when_told.data(), half_.data(), 8), 0);
+}
+
 TEST_F(DeviceLoads, ElementsAreConvertedOnTheirWay) {
   const DeviceBytes target(0, std::vector<std::byte>(16));
   StateDict state;

@@ -218,19 +218,35 @@ Error DeviceTargets::stalled(const Lane& lane) {
                "a copy to " + device + " did not end within 5 minutes; work that the device holds may never end");
 }
 
-Result<void> DeviceTargets::await(Lane& lane, Pending& pending, const std::function<bool()>& interrupted) const {
+Result<void> DeviceTargets::await(const Lane& lane, device::Event& done, const std::function<bool()>& interrupted) {
   const auto end = std::chrono::steady_clock::now() + kStall;
   bool is_late = false;
-  Result<void> done = device::await(pending.done, [&] {
+  Result<void> outcome = device::await(done, [&] {
     is_late = std::chrono::steady_clock::now() >= end;
     return is_late || (interrupted && interrupted());
   });
+  return !outcome && is_late ? Result<void>(stalled(lane)) : outcome;
+}
+
+Result<void> DeviceTargets::await(Lane& lane, Pending& pending, const std::function<bool()>& interrupted) {
+  Result<void> done = await(lane, pending.done, interrupted);
   if (done) return {};
-  Error error = std::move(done).error();
   pending.buffer.abandon();  // also after an error of the driver, which does not say whether the copy has ended
   lane.has_lost_copies = true;
-  if (is_late) error = stalled(lane);
-  return std::move(error).key(pending.key);
+  return std::move(done).error().key(pending.key);
+}
+
+// The copies of a lane end in the order in which they were queued.
+Result<void> DeviceTargets::settle(const std::function<bool()>& interrupted) {
+  for (const std::unique_ptr<Lane>& lane : lanes_) {
+    std::optional<device::Event> done;
+    {
+      const std::lock_guard lock(lane->mutex);
+      CAIRN_TRY_ASSIGN(done, lane->stream.mark());
+    }
+    CAIRN_TRY(await(*lane, *done, interrupted));
+  }
+  return {};
 }
 
 Result<void> DeviceTargets::finish(const std::function<bool()>& interrupted) {

@@ -47,6 +47,8 @@ class DeviceTargets : public data_file::ElementSink {
   Result<void> mark(std::span<const Entry> entries);
   Result<void> place(const data_file::TensorRead& read, std::int64_t begin, std::span<const std::byte> elements,
                      const os::StopFlag& stop) override;
+  // Waits for the copies that were queued so far, while other threads queue more. Errors as of finish().
+  Result<void> settle(const std::function<bool()>& interrupted);
   // kCancelled when `interrupted`, if given, returns true.
   Result<void> finish(const std::function<bool()>& interrupted);
   // A text for the user if the driver refused to register a buffer; once in a process.
@@ -71,7 +73,8 @@ class DeviceTargets : public data_file::ElementSink {
   Lane* lane_of(std::int32_t ordinal) noexcept;
   Result<void> add(const TensorEntry& entry);
   // Waits for the copy. The error names the copy's key; after an error the buffer is abandoned.
-  Result<void> await(Lane& lane, Pending& pending, const std::function<bool()>& interrupted) const;
+  static Result<void> await(Lane& lane, Pending& pending, const std::function<bool()>& interrupted);
+  static Result<void> await(const Lane& lane, device::Event& done, const std::function<bool()>& interrupted);
   static Error stalled(const Lane& lane);
   Result<device::BounceBuffers::Loan> buffer_of(Lane& lane, const os::StopFlag& stop);
 

@@ -1,53 +1,37 @@
 """cairn.load: ``torch.distributed.checkpoint.load``, carried out by the engine."""
 
-import contextlib
-import functools
 import os
 import warnings
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch.distributed.checkpoint.planner_helpers import _init_state_dict
 from torch.distributed.checkpoint.stateful import Stateful
-from torch.nn.parameter import is_lazy
 
 from cairn import _engine
 from cairn._async import preparation
 from cairn._calls.arguments import Call, takes_storage_second
-from cairn._calls.optimizer_entries import add_saved_entries
+from cairn._calls.split_keys import SplitKeys
+from cairn._calls.state_load import TRANSFORMED, Given, StateLoad, check_assignable, new_tensor
 from cairn._calls.torch_driver import load_by_protocol
-from cairn._directory import metadata_name, open_to_load, restarting, warn_of_damage
+from cairn._directory import metadata_name, restarting
 from cairn._ranks.checkpoint_exceptions import as_checkpoint_exceptions
 from cairn._ranks.ranks import Ranks
-from cairn._results.driver_attributes import fill_load_planner, fill_reader
-from cairn._results.lazy_metadata import LazyMetadata
 from cairn._settings import cast_allowed, links_followed, pickle_allowed
-from cairn._state import per_rank
 from cairn._state.described import check_state_dict
-from cairn._state.flattening import Leaf, Rules, flatten
-from cairn._state.ignored_keys import warn_of_ignored
-from cairn._state.tensors import (
-    TensorTarget,
-    add_payload_target,
-    fill,
-    is_declared_shard,
-    is_filled_in_place,
-    needs_payload,
-    tensor_in_payload,
-)
-from cairn._state.values import load_value, warn_of_conversions
+from cairn._state.key_terms import KeyTerms, LoadedKeys, Renames
+from cairn._state.values import warn_of_conversions
 from cairn._telemetry import dcp_records, engine_use
 from cairn._telemetry.ended_calls import Stopwatch
 from cairn._torch_names import replacements
 from cairn._torch_protocol.planners import load_planner_options, why_load_planner_is_foreign
-from cairn._torch_protocol.storages import MODEL_INDEX, model_directory, reads_model, why_reader_is_foreign
+from cairn._torch_protocol.storages import why_reader_is_foreign
 from cairn.checkpoint import Verify, check_verify
-from cairn.errors import Error, InvalidArgument, MissingKey, NotFound, Unsupported
+from cairn.errors import Error, InvalidArgument, NotFound, Unsupported
 from cairn.filesystem import load_options
 
-_TRANSFORMED = "the checkpoint has items that went through stream transforms"  # the engine does not undo the transforms
+_Path = str | os.PathLike[str]
+_Result = TypeVar("_Result")
 
 
 @takes_storage_second
@@ -63,7 +47,12 @@ def load(  # noqa: PLR0913 - DCP has six of them
     allow_cast: bool | None = None,
     verify: Verify = "needed",
     follow_links: bool | None = None,
-) -> None:
+    strict: bool = True,
+    renames: Renames = (),
+    keys: Iterable[str] = (),
+    base: _Path | None = None,
+    base_renames: Renames = (),
+) -> LoadedKeys | None:
     """Fills `state_dict` from the checkpoint in directory `checkpoint_id`, written by Cairn or by DCP.
 
     The signature is DCP's, up to `no_dist`. `storage_reader` may be the second positional argument, with a warning.
@@ -84,14 +73,28 @@ def load(  # noqa: PLR0913 - DCP has six of them
     `follow_links` allows data files that are symbolic links; None takes the setting of ``cairn.install``, or without
     that setting allows links only if the environment variable CAIRN_FOLLOW_LINKS is 1.
 
+    `strict`: False leaves the entries unchanged whose keys the checkpoint lacks; the call then returns a
+    :class:`cairn.LoadedKeys` with the missing keys and with those that only the checkpoint has. With True, the
+    default, it returns None, as in DCP. `renames` are pairs of an old and a new name, as in ``cairn.convert``: the
+    state dict has the new names. An old name without a star is a prefix that ends at a dot; with stars it is a pattern
+    of the whole key. The first rename that matches a key counts. `keys` are patterns (``*``, ``?``, ``[a-z]``) of the
+    keys of the state dict to load, each also with all keys below it; all keys if empty. The other entries stay
+    unchanged and may be missing. A Stateful of which no key is loaded gets no ``load_state_dict()``.
+
+    `base` is the directory of a second checkpoint. Keys that the checkpoint lacks come from the base, by their names
+    after `base_renames`: the trained parameters of a model from the first, and the frozen ones from the base. The two
+    are loaded one after the other; keys that both lack are an error before anything changes.
+
     With a process group, its ranks load together from one checkpoint, and each rank reads the shards of its own
     tensors. If one rank fails, all ranks fail, and a checkpoint that is replaced during the load is never mixed with
     its successor. The exception is a checkpoint whose items went through stream transforms: torch's protocol reads this
     checkpoint, and a save that replaces it during the load may be mixed in.
 
-    Raises cairn.Error, which is a CheckpointException too, with the failures by rank. All errors that metadata and
-    values reveal are raised before anything in `state_dict` changes; if bytes of a tensor are damaged, tensors may be
-    partly filled.
+    Raises cairn.Error, which is a CheckpointException too, with the failures by rank: MissingKey also if a rename
+    matches no key of the checkpoint, or a pattern of `keys` no key at all; InvalidArgument also if two keys of the
+    checkpoint get the same name, and for the arguments from `strict` on with a planner or a storage that the engine
+    does not know. All errors that metadata and values reveal are raised before anything in `state_dict` changes; if
+    bytes of a tensor are damaged, tensors may be partly filled.
 
     For a checkpoint with stream transforms (compression), torch's driver plans the load, and the registry of
     `storage_reader`, or torch's own registry, undoes the transforms.
@@ -101,18 +104,51 @@ def load(  # noqa: PLR0913 - DCP has six of them
     optimizer gets only the entries that its own ``state_dict()`` has.
     """
     call = Call(checkpoint_id, storage_reader, planner, process_group, no_dist, function="load")
+    terms = KeyTerms(strict=strict, renames=renames, keys=keys)
     with dcp_records.in_call("load", **call.recorded("storage_reader")):
-        entries = _Entries(state_dict)
-        _load_states(
-            entries.resolve,
-            call,
-            optimizers=entries.optimizers,
-            allow_pickle=allow_pickle,
-            allow_cast=allow_cast,
-            verify=verify,
-            follow_links=follow_links,
-        )
+        entries = Entries(state_dict)
+        rules = LoadRules(allow_pickle, allow_cast, verify, follow_links)
+        split = None if base is None else SplitKeys(terms, base, base_renames)
+        found = load_from_all(entries.resolve, call, rules, entries=entries, terms=terms, split=split)
         entries.put_back()
+    return None if strict else found
+
+
+def load_from_all(
+    make_states: Callable[[], dict[str, Any]],
+    call: Call,
+    rules: "LoadRules",
+    *,
+    terms: KeyTerms,
+    split: SplitKeys | None,
+    entries: "Entries | None" = None,
+    make_tensor: Callable[[torch.Tensor], torch.Tensor] = new_tensor,
+) -> LoadedKeys:
+    """As load_states(); with `split`, then loads from the base what the checkpoint lacks."""
+    if split is None:
+        return load_states(make_states, call, rules, entries=entries, terms=terms, make_tensor=make_tensor)
+    made: list[dict[str, Any]] = []  # the states that both loads fill
+
+    def make_and_divide() -> dict[str, Any]:
+        made.append(make_states())
+        _, flattens = _planner_options(call)
+        split.divide(made[0], flattens, load_options(call.checkpoint_id, call.storage)[0])
+        return made[0]
+
+    first = load_states(make_and_divide, call, rules, entries=entries, terms=split.terms, make_tensor=make_tensor)
+    loaded = None if entries is None else entries.loaded
+    of_base = call._replace(checkpoint_id=split.base, storage=None)
+    second = load_states(
+        lambda: made[0], of_base, rules, entries=entries, terms=split.base_terms, make_tensor=make_tensor
+    )
+    if entries is not None and loaded is not None and entries.loaded is not None:
+        entries.loaded |= loaded
+    return split.join(first, second)
+
+
+def _planner_options(call: Call) -> tuple[bool, bool]:
+    flattens, allow_partial = load_planner_options(call.planner)
+    return allow_partial, flattens
 
 
 def _load_state_dict(
@@ -133,7 +169,7 @@ def _load_state_dict(
         theirs = replacements.original("state_dict_loader", "_load_state_dict")
         theirs(state_dict, storage_reader, process_group, coordinator_rank, no_dist, planner)
         return
-    _load_states(
+    load_states(
         lambda: state_dict,
         Call(None, storage_reader, planner, process_group, no_dist, True, coordinator_rank, "_load_state_dict"),
     )
@@ -150,78 +186,124 @@ def load_state_dict(
     """DCP's older load: fills the entries directly, without calling Statefuls. Deprecated, as in DCP."""
     warnings.warn("`load_state_dict` is deprecated, use `load` instead", FutureWarning, stacklevel=2)
     storage_reader.reset()
-    _load_states(
+    load_states(
         lambda: state_dict,
         Call(None, storage_reader, planner, process_group, no_dist, True, coordinator_rank, "load_state_dict"),
     )
 
 
-def _load_states(
+class LoadRules(NamedTuple):
+    """The arguments of a load that say what it accepts and checks, as of :func:`load`."""
+
+    allow_pickle: bool | None = None
+    allow_cast: bool | None = None
+    verify: Verify = "needed"
+    follow_links: bool | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Returns the options for the engine. Raises InvalidArgument."""
+        return {
+            "verify": check_verify(self.verify),
+            "allow_cast": cast_allowed(self.allow_cast),
+            "follow_links": links_followed(self.follow_links),
+        }
+
+
+_DCPS = KeyTerms()
+_DEFAULTS = LoadRules()
+
+
+def load_states(
     make_states: Callable[[], dict[str, Any]],
     call: Call,
+    rules: LoadRules = _DEFAULTS,
     *,
-    allow_pickle: bool | None = None,
-    allow_cast: bool | None = None,
-    verify: Verify = "needed",
-    follow_links: bool | None = None,
-    optimizers: Mapping[str, torch.optim.Optimizer] = MappingProxyType({}),
-) -> None:
+    entries: "Entries | None" = None,
+    terms: KeyTerms = _DCPS,
+    make_tensor: Callable[[torch.Tensor], torch.Tensor] = new_tensor,
+) -> LoadedKeys:
     """Fills the state dict that `make_states` returns. If `make_states` raises, the error reaches the remaining ranks.
 
-    `optimizers` is read when `make_states` has returned: the objects whose state dicts are entries.
+    `entries` gets the keys that were loaded. `make_tensor` makes the tensors in place of meta tensors.
     """
 
-    def load_states_by_protocol(make: Callable[[], dict[str, Any]]) -> None:
-        load_by_protocol(
-            make,
-            call,
-            allow_pickle=pickle_allowed(allow_pickle),
-            verify=check_verify(verify),
-            allow_cast=cast_allowed(allow_cast),
-            follow_links=links_followed(follow_links),
-        )
+    def load_states_by_protocol(make: Callable[[], dict[str, Any]]) -> LoadedKeys:
+        _refuse_terms(terms)
+        load_by_protocol(make, call, allow_pickle=pickle_allowed(rules.allow_pickle), **rules.options())
+        return LoadedKeys([], [])
 
     if why_load_planner_is_foreign(call.planner) or why_reader_is_foreign(call.storage, call.checkpoint_id):
-        load_states_by_protocol(make_states)
-        return
+        return load_states_by_protocol(make_states)
     watch = Stopwatch("loaded")
     with as_checkpoint_exceptions() as here:
         ranks = Ranks(call.process_group, call.no_dist)
         here.rank = ranks.rank
-        with ranks.preparing(_engine.abandon_load):
-            flattens, allow_partial = load_planner_options(call.planner)
-            directory, options = load_options(call.checkpoint_id, call.storage)
-            options |= {
-                "verify": check_verify(verify),
-                "allow_cast": cast_allowed(allow_cast),
-                "follow_links": links_followed(follow_links),
-            }
-            options["allow_partial"] = allow_partial
-            states = make_states()
-            check_state_dict(states)
-            given = _Given(call.planner, call.storage, (directory, call.process_group), optimizers)
-            run = _Load(states, flattens, options, pickle_allowed(allow_pickle), given)
+        directory, run = prepare_load(make_states, call, rules, ranks, entries, (terms, make_tensor))
         try:
-            conversions = _with_restarts(os.fsencode(directory), run, ranks)
+            conversions = with_restarts(os.fsencode(directory), run.run, ranks)
         except Unsupported as error:
             if not _is_transformed(error, ranks):
                 raise
-            load_states_by_protocol(lambda: states)
-            return
+            return load_states_by_protocol(lambda: run.state_dict)
     engine_use.note(call.function, directory)
     watch.log(directory, run.size, ranks.rank, ranks.count)
     preparation.note_load(os.fsencode(directory), run.keys, run.size_of_save)
     warn_of_conversions(conversions)
+    if entries is not None:
+        entries.loaded = run.loaded if terms.selects else None
+    return run.found
 
 
-class _Entries:
+def prepare_load(
+    make_states: Callable[[], dict[str, Any]],
+    call: Call,
+    rules: LoadRules,
+    ranks: Ranks,
+    entries: "Entries | None",
+    how: tuple[KeyTerms, Callable[[torch.Tensor], torch.Tensor]],
+) -> tuple[_Path, StateLoad]:
+    """Returns the directory and the load of the states, which has not begun. `how`: as the last two arguments of
+    load_states()."""
+    terms, make_tensor = how
+    with ranks.preparing(_engine.abandon_load):
+        allow_partial, flattens = _planner_options(call)
+        directory, options = load_options(call.checkpoint_id, call.storage)
+        options |= rules.options()
+        options["allow_partial"] = allow_partial or not terms.strict
+        options["renames"] = terms.renames
+        states = make_states()
+        check_state_dict(states)
+        if not flattens:
+            _refuse_terms(terms)
+        optimizers = {} if entries is None else entries.optimizers
+        step = (directory, call.process_group)
+        given = Given(call.planner, call.storage, step, optimizers, terms, make_tensor)
+        return directory, StateLoad(states, flattens, options, pickle_allowed(rules.allow_pickle), given)
+
+
+def refuse_foreign(call: Call) -> None:
+    """Raises InvalidArgument for a storage whose loads the engine does not carry out."""
+    if why_load_planner_is_foreign(call.planner) or why_reader_is_foreign(call.storage, call.checkpoint_id):
+        raise InvalidArgument(f"{call.function}() is for loads that the engine carries out: not with this storage")
+
+
+def _refuse_terms(terms: KeyTerms) -> None:
+    if not terms.are_dcps:
+        raise InvalidArgument(
+            "strict=False, renames, keys and base are for loads that the engine carries out and flattens: not with a "
+            "planner, a storage or stream transforms of another library, nor without flattening"
+        )
+
+
+class Entries:
     """The entries of a caller's state dict; Statefuls are replaced by their state before the load and get it after."""
 
     def __init__(self, state_dict: dict[str, Any]) -> None:
         self._state_dict = state_dict
-        self._resolved: dict[str, Any] = {}
+        self.resolved: dict[str, Any] = {}
         self._statefuls: list[str] = []
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
+        self.loaded: frozenset[str] | None = None  # the keys of a load that leaves out others; None: all
 
     def resolve(self) -> dict[str, Any]:
         """Returns the entries to fill, in the order of the keys."""
@@ -229,199 +311,38 @@ class _Entries:
         for key in sorted(self._state_dict, key=str):
             value = self._state_dict[key]
             if type(self._state_dict) is not dict:
-                _check_assignable(self._state_dict, key, str(key))
+                check_assignable(self._state_dict, key, str(key))
             if type(value) not in (torch.Tensor, torch.nn.Parameter, dict) and isinstance(value, Stateful):
                 self._statefuls.append(key)
                 if isinstance(value, torch.optim.Optimizer):
                     self.optimizers[key] = value
                 value = value.state_dict()
-            self._resolved[key] = value
-        return self._resolved
+            self.resolved[key] = value
+        return self.resolved
 
-    def put_back(self) -> None:
-        """Puts the filled entries back into the caller's state dict."""
+    def put_back(self, *, statefuls: bool = True) -> None:
+        """Puts the filled entries back into the caller's state dict; with `statefuls` also into the Statefuls."""
         for key in sorted(self._state_dict, key=str):
-            if key in self._statefuls:
-                self._state_dict[key].load_state_dict(self._resolved[key])
-            else:
-                self._state_dict[key] = self._resolved[key]
+            if key not in self._statefuls:
+                self._state_dict[key] = self.resolved[key]
+            elif statefuls and self._has_loaded(str(key)):
+                self._state_dict[key].load_state_dict(self.resolved[key])
+
+    def _has_loaded(self, key: str) -> bool:
+        return self.loaded is None or any(name == key or name.startswith(f"{key}.") for name in self.loaded)
 
 
-class _Given(NamedTuple):
-    """The caller's objects of a load."""
-
-    planner: Any
-    reader: Any
-    step: tuple[Any, Any]  # for dcp_records: the storage's path and the process group
-    optimizers: Mapping[str, torch.optim.Optimizer]  # by the keys of their state dicts in the state
-
-
-class _Load:
-    """A load of a state dict whose Statefuls have been resolved."""
-
-    def __init__(
-        self,
-        state_dict: dict[str, Any],
-        flattens: bool,
-        options: dict[str, Any],
-        allow_pickle: bool,
-        given: _Given,
-    ) -> None:
-        self._state_dict = state_dict
-        self._flattens = flattens
-        self._options = options
-        self._allow_pickle = allow_pickle
-        self._given = given
-        self.keys: frozenset[str] = frozenset()  # of the loaded state
-        self.size = 0  # bytes that this rank has loaded
-        self.size_of_save = 0  # bytes that this rank will write for the loaded tensors
-
-    def run(self, directory: bytes, ranks: Ranks, alone: bool) -> list[tuple[str, int, int]]:
-        """Runs the load: reads and decodes values first, then fills tensors, and last puts the values into their
-        containers.
-
-        `alone`: each rank reads the checkpoint that it saved alone.
-        """
-        with contextlib.ExitStack() as until_filled:
-            return self._run(directory, ranks, alone, until_filled)
-
-    def _run(
-        self, directory: bytes, ranks: Ranks, alone: bool, until_filled: contextlib.ExitStack
-    ) -> list[tuple[str, int, int]]:
-        fresh: list[tuple[Leaf, Any]] = []  # the new objects in place of values and meta tensors
-        step = self._given.step
-        with ranks.preparing(_engine.abandon_load), dcp_records.in_step("local_step", *step):
-            model = MODEL_INDEX if reads_model(self._given.reader) else None
-            checkpoint = open_to_load(directory, ranks.rank if alone else None, model)
-            if checkpoint.has_transforms:
-                raise Unsupported(_TRANSFORMED)
-            if self._flattens:
-                add_saved_entries(self._state_dict, self._given.optimizers, checkpoint)
-            rules = self._rules(checkpoint)
-            partial = self._options["allow_partial"]
-            until_filled.enter_context(per_rank.with_sources(self._state_dict, checkpoint, rules, partial))
-            whole = functools.partial(_engine.catalog_of, checkpoint)  # decodes the metadata of all ranks
-            self._fill_given(whole, rules, ranks.rank, alone)
-            state = _engine.StateDict()
-            tensors = TensorTarget(
-                state,
-                to_devices=True,
-                saved_form=checkpoint.tensor_form,
-                allow_pickle=self._allow_pickle,
-                allow_cast=self._options["allow_cast"],
-            )
-            others: list[Leaf] = []  # all leaves except plain tensors
-            payloads: list[Leaf] = []
-
-            def add_other(leaf: Leaf) -> None:
-                others.append(leaf)
-                value = leaf.value
-                if not _is_tensor(value) or needs_payload(value):
-                    payloads.append(leaf)
-                    return
-                if isinstance(value, torch.Tensor) and value.device.type == "meta" and not is_lazy(value):
-                    value = _materialized(value)
-                    fresh.append((leaf, value))
-                tensors.add(leaf.path, value)
-
-            tensors.add_leaves(self._state_dict, rules, add_other)
-            try:
-                read = self._read_payloads(checkpoint, payloads)
-            except MissingKey:  # raised for values; the error must name the missing tensors too
-                catalog = whole()
-                every = flatten(self._state_dict, rules)
-                self._read_payloads(checkpoint, [leaf for leaf in every if leaf.fqn not in catalog])
-                raise
-            opaque: list[tuple[torch.Tensor, torch.Tensor]] = []  # targets that only torch can fill, and their sources
-            for leaf, payload in read:
-                if isinstance(leaf.value, torch.Tensor):
-                    opaque.append((leaf.value, tensor_in_payload(leaf.fqn, leaf.value, payload, self._allow_pickle)))
-                else:
-                    fresh.append((leaf, load_value(leaf.fqn, payload, self._allow_pickle)))
-            for leaf, _ in fresh:
-                _check_assignable(leaf.container, leaf.place, leaf.fqn)
-        if ranks.rank == 0 or alone:
-            dcp_records.note_step("global_step", *step)
-        with dcp_records.in_step("read_data", *step):
-            conversions, missing, texts = checkpoint.load(
-                state,
-                **self._options,
-                **ranks.options,
-                own_checkpoint=alone,
-                take_archive=tensors.take_archive,
-            )
-            with contextlib.nullcontext() if alone else ranks.all_fail_together("read"):
-                absent = set(missing)
-                self.size = sum(state.tensor_bytes()) + sum(len(payload) for _, payload in read)
-                self.keys = frozenset([*state.fqns(), *(leaf.fqn for leaf in others)])
-                self.size_of_save = preparation.size_of_save(state, 1 if alone else ranks.count)
-                tensors.finish(absent)
-                for target, source in opaque:
-                    fill(target, source)
-                self._put(fresh, absent)
-        self._warn(checkpoint, texts)
-        if self._flattens:
-            loaded = len(self.keys - absent)
-            warn_of_ignored(self._state_dict, checkpoint, loaded, directory, may_be_empty=ranks.rank != 0 and not alone)
-        return conversions + tensors.conversions
-
-    def _fill_given(self, whole: Callable[[], _engine.Catalog], rules: Rules, rank: int, alone: bool) -> None:
-        """Sets the attributes that a caller's planner and reader have after a load by torch's driver."""
-        reader = self._given.reader
-        planner = self._given.planner
-        metadata = LazyMetadata(whole, getattr(reader, "load_id", None), model_directory(reader))
-        leaves = [] if planner is None else flatten(self._state_dict, rules)
-        fill_load_planner(planner, self._state_dict, leaves, metadata, rank)
-        fill_reader(reader, metadata, rank, use_collectives=not alone)
-
-    @staticmethod
-    def _warn(checkpoint: _engine.Checkpoint, texts: list[str]) -> None:
-        warn_of_damage(checkpoint)
-        for text in texts:
-            warnings.warn(text, RuntimeWarning, stacklevel=3)
-
-    def _rules(self, checkpoint: _engine.Checkpoint) -> Rules:
-        """Returns the rules by which the checkpoint's keys are named."""
-        if not self._flattens:
-            return Rules.TOP_LEVEL
-        if not _engine.old_rules_differ(self._state_dict):
-            return Rules.TORCH_2_4
-        # The checkpoint may come from a torch before 2.4, which named some of the keys differently.
-        names = {leaf.fqn for leaf in flatten(self._state_dict)}
-        old = (leaf.fqn for leaf in flatten(self._state_dict, Rules.TORCH_2_3))
-        others = [fqn for fqn in old if fqn not in names]
-        return Rules.TORCH_2_3 if others and checkpoint.holds_any(others) else Rules.TORCH_2_4
-
-    def _read_payloads(self, checkpoint: _engine.Checkpoint, leaves: list[Leaf]) -> list[tuple[Leaf, bytes]]:
-        if not leaves:
-            return []
-        state = _engine.StateDict()
-        for leaf in leaves:
-            if isinstance(leaf.value, torch.Tensor):
-                add_payload_target(state, leaf.path, leaf.value)
-            else:
-                state.add_serialized_value(leaf.path, b"")
-        _, missing, _ = checkpoint.load(state, **self._options)
-        absent = set(missing)
-        return [(leaf, state.payload(i)) for i, leaf in enumerate(leaves) if state.fqn(i) not in absent]
-
-    @staticmethod
-    def _put(fresh: list[tuple[Leaf, Any]], missing: set[str]) -> None:
-        for leaf, value in fresh:
-            if not missing or leaf.fqn not in missing:
-                leaf.container[leaf.place] = value
-
-
-def _with_restarts(directory: bytes, run: _Load, ranks: Ranks) -> list[tuple[str, int, int]]:
-    """Runs the load. All ranks take equal branches at each attempt, because all ranks get equal errors."""
+def with_restarts(directory: bytes, run: Callable[[bytes, Ranks, bool], _Result], ranks: Ranks) -> _Result:
+    """Runs the load, or the plan of a load: ``run(directory, ranks, alone)``. All ranks take equal branches at each
+    attempt, because all ranks get equal errors."""
     try:
-        return restarting(lambda: run.run(directory, ranks, alone=False))
+        return restarting(lambda: run(directory, ranks, False))
     except NotFound as missing:
         # As in DCP, the checkpoints that the ranks saved alone are loaded if no joint checkpoint exists.
         if not _is_metadata_missing(missing, ranks, lambda rank: metadata_name(None)):
             raise
         try:
-            return restarting(lambda: run.run(directory, ranks, alone=True))
+            return restarting(lambda: run(directory, ranks, True))
         except NotFound as own:
             if _is_metadata_missing(own, ranks, metadata_name):
                 raise missing from None  # the error names the file that every checkpoint has
@@ -442,31 +363,5 @@ def _is_transformed(error: Error, ranks: Ranks) -> bool:
     case."""
     failures = [cause for cause, _ in error.causes] or [error]
     return len(failures) == ranks.count and all(
-        isinstance(failure, Unsupported) and failure.message.startswith(_TRANSFORMED) for failure in failures
+        isinstance(failure, Unsupported) and failure.message.startswith(TRANSFORMED) for failure in failures
     )
-
-
-def _check_assignable(container: Any, place: Any, fqn: str) -> None:
-    """Raises InvalidArgument, before the load changes anything, if `container[place]` can't get a new object."""
-    try:
-        container[place] = container[place]
-    except Exception as error:
-        raise InvalidArgument(
-            f"'{fqn}' is in a {type(container).__name__} that refuses assignment ({error}): the loaded value can't be "
-            "put there; use a dict in the state",
-            key=fqn,
-        ) from error
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, torch.Tensor) or is_filled_in_place(value)
-
-
-def _materialized(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor for the meta tensor, on the device that DCP would choose."""
-    alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
-    if alone and not is_declared_shard(tensor) and type(tensor) in (torch.Tensor, torch.nn.Parameter):
-        return torch.empty_like(tensor, device="cpu")
-    holder = {"": tensor}
-    _init_state_dict(holder)
-    return holder[""]

@@ -6,13 +6,14 @@ below its key: a parameter's state is sharded as the parameter is, and lies on t
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
 from cairn import _engine
 from cairn._state.flattening import Path, flatten, saved_keys
+from cairn._state.key_terms import OpenCheckpoint, paths_of
 from cairn._state.local_shard import CHUNK_LIST
 from cairn._state.tensors import is_sharded
 from cairn._state.torch_codes import DTYPES, dtype_name
@@ -34,9 +35,13 @@ class _Saved(NamedTuple):
 
 
 def add_saved_entries(
-    states: Mapping[str, Any], optimizers: Mapping[str, torch.optim.Optimizer], checkpoint: _engine.Checkpoint
+    states: Mapping[str, Any],
+    optimizers: Mapping[str, torch.optim.Optimizer],
+    checkpoint: OpenCheckpoint,
+    takes: Callable[[str], bool],
 ) -> None:
-    """Adds to the state dicts that `states` has for `optimizers` the entries that only the checkpoint has.
+    """Adds to the state dicts that `states` has for `optimizers` the entries that only the checkpoint has, and that the
+    load `takes`.
 
     State dicts of another form than that of ``torch.optim.Optimizer.state_dict()`` stay unchanged. Raises Unsupported
     for a state that only the optimizer can make: the state of a sharded parameter in another shape than the
@@ -47,7 +52,7 @@ def add_saved_entries(
         if _lacks_state(state):
             parameters = _by_number(state, optimizer)
             is_torchs = type(optimizer).__module__.startswith("torch.optim.")
-            for saved in _only_in_checkpoint(key, state, checkpoint):
+            for saved in filter(lambda it: takes(it.fqn), _only_in_checkpoint(key, state, checkpoint)):
                 if not is_torchs and _is_packed(saved, checkpoint):
                     raise _without_state(saved, f"has a form that only {type(optimizer).__name__} makes")
                 _add(state, saved, _target(saved, parameters))
@@ -71,7 +76,7 @@ def _by_number(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[
     return dict(zip(numbers, parameters, strict=False))
 
 
-def _only_in_checkpoint(key: str, state: dict[str, Any], checkpoint: _engine.Checkpoint) -> list[_Saved]:
+def _only_in_checkpoint(key: str, state: dict[str, Any], checkpoint: OpenCheckpoint) -> list[_Saved]:
     """Returns the saved entries below `key` that `state` lacks, in an order in which lists grow at their ends."""
     present = {leaf.fqn for leaf in flatten({key: state})}
     paths: dict[str, Path] | None = None
@@ -81,14 +86,14 @@ def _only_in_checkpoint(key: str, state: dict[str, Any], checkpoint: _engine.Che
             continue
         place: Path = tuple(fqn.removeprefix(f"{key}.").split("."))
         if place[0] != _STATE or len(place) != 3:  # only the recorded path tells a list from a name with a dot
-            paths = _engine.catalog_of(checkpoint).paths() if paths is None else paths
+            paths = paths_of(checkpoint) if paths is None else paths
             recorded = paths.get(fqn, ())
             place = recorded[1:] if recorded[:1] == (key,) and len(recorded) > 1 else place
         saved.append(_Saved(fqn, place, code, shape))
     return sorted(saved, key=lambda entry: [(type(step) is str, step) for step in entry.place])
 
 
-def _is_packed(saved: _Saved, checkpoint: _engine.Checkpoint) -> bool:
+def _is_packed(saved: _Saved, checkpoint: OpenCheckpoint) -> bool:
     """Returns whether a saved tensor takes fewer bytes than its elements: the tensor is of a class that packs them."""
     tensor = None if saved.code is None or saved.shape is None else checkpoint.tensor(saved.fqn)
     if tensor is None:

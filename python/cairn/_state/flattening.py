@@ -6,7 +6,7 @@ Until torch 2.3 a container without any tensor stayed whole. Keys of mappings be
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from cairn import _engine
 
@@ -34,7 +34,11 @@ def flatten(state_dict: Mapping[Any, Any], rules: Rules = Rules.TORCH_2_4) -> li
     return _engine.flatten(state_dict, rules, Leaf)
 
 
-def saved_keys(checkpoint: _engine.Checkpoint) -> Iterator[tuple[str, int | None, tuple[int, ...] | None]]:
+class _HasKeys(Protocol):
+    def key_stream(self) -> Any: ...
+
+
+def saved_keys(checkpoint: _HasKeys) -> Iterator[tuple[str, int | None, tuple[int, ...] | None]]:
     """Yields every key of an open checkpoint, with the dtype code and the shape of a tensor. Reads some keys at a time:
     the names of a large checkpoint take gigabytes."""
     stream = checkpoint.key_stream()

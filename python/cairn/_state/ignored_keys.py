@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from cairn import _engine
 from cairn._state.flattening import saved_keys
+from cairn._state.key_terms import OpenCheckpoint
 from cairn._state.per_rank import PerRank
 from cairn._state.values import level_of_the_caller
 from cairn.warnings import IgnoredKeysWarning
@@ -24,7 +24,7 @@ _DICTS = "the dicts of cairn.state_dict.get_state_dict(model, optimizer)"
 
 
 def warn_of_ignored(
-    state_dict: Mapping[Any, Any], checkpoint: _engine.Checkpoint, loaded: int, directory: bytes, *, may_be_empty: bool
+    state_dict: Mapping[Any, Any], checkpoint: OpenCheckpoint, loaded: int, directory: bytes, *, may_be_empty: bool
 ) -> None:
     """Issues one IgnoredKeysWarning for Cairn's caller, or none. `loaded` is the number of loaded keys.
 

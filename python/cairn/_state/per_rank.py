@@ -17,8 +17,8 @@ from typing import Any, Literal, NamedTuple, NoReturn, get_args
 import torch.distributed as dist
 from torch.distributed.checkpoint.stateful import Stateful
 
-from cairn import _engine
 from cairn._state.flattening import Rules, flatten, saved_keys
+from cairn._state.key_terms import KeyTerms, OpenCheckpoint
 from cairn.errors import InvalidArgument, MissingKey
 
 Otherwise = Literal["error", "modulo", "first", "keep"]
@@ -124,13 +124,14 @@ class _Place(NamedTuple):
 
 @contextlib.contextmanager
 def with_sources(
-    state_dict: Mapping[Any, Any], checkpoint: _engine.Checkpoint, rules: Rules, allow_partial: bool
+    state_dict: Mapping[Any, Any], checkpoint: OpenCheckpoint, rules: Rules, allow_partial: bool, terms: KeyTerms
 ) -> Iterator[None]:
     """Within the block, each PerRank of the state has the entry of the rank whose value the load takes.
 
-    Raises MissingKey if the checkpoint has no such value, unless the rule is "keep" or the load is partial.
+    Raises MissingKey if the checkpoint has no such value, unless the rule is "keep" or the load is partial. A PerRank
+    that `terms` leave out stays as it is.
     """
-    places = _places_in(state_dict)
+    places = [place for place in _places_in(state_dict) if not terms.selects or _is_taken(place, terms)]
     try:
         sources = _sources_of(places, checkpoint, rules, allow_partial) if places else {}
         for place in places:
@@ -139,6 +140,21 @@ def with_sources(
     finally:
         for place in places:
             place.per_rank._source = None
+
+
+def keys_of(state_dict: Mapping[Any, Any]) -> list[str]:
+    """Returns the flat keys of the PerRanks in a state."""
+    return [place.key for place in _places_in(state_dict)]
+
+
+def is_of_a_rank(key: str, places: Iterable[str]) -> bool:
+    """Returns whether `key` belongs to a rank's value of a PerRank; `places`: keys_of() the state."""
+    return any(key[: match.start()] in places for match in _ENTRY.finditer(key))
+
+
+def _is_taken(place: _Place, terms: KeyTerms) -> bool:
+    values = flatten({f"{place.key}.{place.per_rank.key}": place.per_rank.value})
+    return any(terms.take(leaf.fqn) for leaf in values)
 
 
 def _this_rank() -> int:
@@ -166,9 +182,7 @@ def _places_in(state_dict: Mapping[Any, Any]) -> list[_Place]:
     return found
 
 
-def _sources_of(
-    places: list[_Place], checkpoint: _engine.Checkpoint, rules: Rules, allow_partial: bool
-) -> dict[int, int]:
+def _sources_of(places: list[_Place], checkpoint: OpenCheckpoint, rules: Rules, allow_partial: bool) -> dict[int, int]:
     """Returns for each PerRank, by its id, the rank whose value is loaded; _NO_RANK if the value stays."""
     own = _this_rank()
     lacking = [place for place in places if not _holds_own(place, checkpoint, rules)]
@@ -185,7 +199,7 @@ def _sources_of(
     return sources
 
 
-def _holds_own(place: _Place, checkpoint: _engine.Checkpoint, rules: Rules) -> bool:
+def _holds_own(place: _Place, checkpoint: OpenCheckpoint, rules: Rules) -> bool:
     """Returns whether the checkpoint has an entry that the PerRank loads for this rank, or the PerRank loads none."""
     per_rank = place.per_rank
     keys = [leaf.fqn for leaf in flatten({f"{place.key}.{per_rank.key}": per_rank.value}, rules)]

@@ -181,9 +181,18 @@ class TensorTarget:
         #: The conversions that the engine does not see: key, saved dtype code, wanted dtype code.
         self.conversions: list[tuple[str, int, int]] = []
 
-    def add_leaves(self, state_dict: Mapping[Any, Any], rules: Rules, add_other: Callable[[Leaf], None]) -> None:
-        """Adds the plain tensors of a nested state; the other leaves go to `add_other`, in the order of all leaves."""
-        write = (self._plain, self._written)
+    def add_leaves(
+        self,
+        state_dict: Mapping[Any, Any],
+        rules: Rules,
+        add_other: Callable[[Leaf], None],
+        selected: frozenset[str] | None = None,
+    ) -> None:
+        """Adds the plain tensors of a nested state; the other leaves go to `add_other`, in the order of all leaves.
+
+        `selected`: the flat keys of the leaves to add; None: all leaves.
+        """
+        write = (self._plain, self._written, selected)
         _engine.describe_targets(self._state, state_dict, rules, write, lambda *parts: add_other(Leaf(*parts)))
 
     def add(self, path: Path, tensor: torch.Tensor) -> None:
@@ -271,19 +280,38 @@ class TensorTarget:
         memory during the load: the elements are in the tensor's old memory. Raises Unsupported if a subclass can't copy
         the saved elements.
         """
+        for entry in [entry for entry, detour in self._detours.items() if detour.key not in missing]:
+            self.finish_entry(entry)
+        for entry in list(self._parts):
+            self.finish_entry(entry)
+        _increment_versions(self._written.tensors())
+        self.check_kept()
+
+    def finish_entry(self, entry: int) -> None:
+        """Ends the load of one entry, whose bytes have come, where the engine does not fill the target itself."""
+        detour = self._detours.get(entry)
+        parts = self._parts.pop(entry, [])
         with torch.no_grad():
-            for entry, (key, target, local) in self._detours.items():
-                if key in missing:
-                    continue
-                parts = self._parts.pop(entry, [])
-                with _as_unsupported(key, target):
-                    if not _are_filled(target.detach(), parts):
-                        _fill_parts(local, parts)
-                        target.detach().copy_(local)
-            for entry, parts in self._parts.items():
-                _fill_parts(self._written.tensor_of(entry).detach(), parts)
-        written = [tensor for tensor in self._written.tensors() if not tensor.is_inference()]
-        torch.autograd.graph.increment_version(written)
+            if detour is None:
+                if parts:
+                    _fill_parts(self._written.tensor_of(entry).detach(), parts)
+                return
+            key, target, local = detour
+            with _as_unsupported(key, target):
+                if not _are_filled(target.detach(), parts):
+                    _fill_parts(local, parts)
+                    target.detach().copy_(local)
+                if target.is_cuda:
+                    torch.cuda.current_stream(target.device).synchronize()
+
+    def note_written(self, entry: int) -> None:
+        """Increments the version of an entry's tensor for autograd, in place of finish()."""
+        tensor = self._written.tensor_of(entry)
+        if tensor is not None:
+            _increment_versions([tensor])
+
+    def check_kept(self) -> None:
+        """Raises InvalidArgument as finish()."""
         for key in self._written.keys_of_replaced(self._state):
             raise InvalidArgument(f"the memory of '{key}' changed during the load; load again", key=key)
 
@@ -314,6 +342,10 @@ class TensorTarget:
         code = form[0] if form is not None else CODES[torch.float32]
         sizes = (0,) * len(shape)
         self._state.add_chunk(path, 0, code, sizes, sizes, False, shape, sizes)
+
+
+def _increment_versions(written: list[torch.Tensor]) -> None:
+    torch.autograd.graph.increment_version([tensor for tensor in written if not tensor.is_inference()])
 
 
 def _minus(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:

@@ -1,10 +1,10 @@
-#include "convert/key_renames.h"
+#include "core/key_renames.h"
 
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
-namespace cairn::checkpointer {
+namespace cairn {
 namespace {
 
 // Whether `text` is a position as text: a rename may have cut or joined the digits of positions.
@@ -174,4 +174,4 @@ const KeyRename* KeyRenames::first_unused() const {
   return found == rules_.end() ? nullptr : &found->rename;
 }
 
-}  // namespace cairn::checkpointer
+}  // namespace cairn

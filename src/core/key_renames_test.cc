@@ -1,8 +1,8 @@
-#include "convert/key_renames.h"
+#include "core/key_renames.h"
 
 #include <gtest/gtest.h>
 
-namespace cairn::checkpointer {
+namespace cairn {
 namespace {
 
 KeyName renamed(const Path& path, const KeyRename& rename) {
@@ -64,4 +64,4 @@ TEST(KeyRenames, WrongRenamesAreRefused) {
 }
 
 }  // namespace
-}  // namespace cairn::checkpointer
+}  // namespace cairn

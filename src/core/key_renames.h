@@ -1,9 +1,9 @@
-// KeyRenames: new names for keys, by prefixes and patterns (cairn/convert.h).
+// KeyRenames: new names for keys, by prefixes and patterns (cairn/catalog.h).
 //
 // Pure. One thread at a time: apply() counts the uses of each rename.
 #pragma once
 
-#include <cairn/convert.h>
+#include <cairn/catalog.h>
 #include <cairn/result.h>
 #include <cairn/state_dict.h>
 
@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-namespace cairn::checkpointer {
+namespace cairn {
 
 struct KeyName {
   std::string fqn;
@@ -49,4 +49,4 @@ class KeyRenames {
   std::vector<Rule> rules_;
 };
 
-}  // namespace cairn::checkpointer
+}  // namespace cairn
