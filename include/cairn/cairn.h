@@ -10,6 +10,7 @@
 #include <cairn/latest.h>              // IWYU pragma: export
 #include <cairn/options.h>             // IWYU pragma: export
 #include <cairn/result.h>              // IWYU pragma: export
+#include <cairn/retention.h>           // IWYU pragma: export
 #include <cairn/save.h>                // IWYU pragma: export
 #include <cairn/state_dict.h>          // IWYU pragma: export
 #include <cairn/tensor.h>              // IWYU pragma: export
