@@ -201,7 +201,7 @@ def _child_of(root: str | os.PathLike[str], directory: str | os.PathLike[str]) -
     """
     place = Path(existing_directory(directory))
     root_path = real_path(root)
-    for path in (Path.cwd() / place, Path(real_path(place))):  # a link in `root`, or a link to a directory in `root`
+    for path in (Path(real_path(place)), Path.cwd() / place):  # what a link leads to, or the link: prune() keeps links
         if real_path(path.parent) == root_path:
             return f"{os.fspath(root)}/{path.name}"  # a Path would drop the "./" of the root
     raise InvalidArgument(
