@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
+#include <limits>
 #include <string_view>
 
 #include "examples.h"
@@ -83,6 +85,8 @@ CommandLine::CommandLine() : tool_("Looks at checkpoints of Cairn and of torch.d
   clean->get_option("directory")->type_name("ROOT");
   clean->add_flag("--dry-run", arguments_.dry_run, "change nothing, and print what would be removed");
   clean->add_flag("--json", arguments_.json, kForPrograms);
+  add_prune();
+  add_rm_and_pins();
   CLI::App* doctor = add_command_on_directory(
       "doctor", "What the machine and a directory offer, and what Cairn uses; writes at most 256 MiB and removes them",
       "the directory for checkpoints");
@@ -99,12 +103,51 @@ CommandLine::CommandLine() : tool_("Looks at checkpoints of Cairn and of torch.d
 }
 
 void CommandLine::add_verify() {
-  CLI::App* verify = add_command("verify", "Every byte against its checksum, every chunk against its tensor");
-  verify->add_option("directory", arguments_.directories, "the checkpoint; several are checked one after the other")
-      ->required()
-      ->type_name("DIR");
+  CLI::App* verify =
+      add_command_on_directories("verify", "Every byte against its checksum, every chunk against its tensor",
+                                 "the checkpoint; several are checked one after the other");
   verify->add_flag("--json", arguments_.json, "print JSON for programs");
   verify->add_flag("--follow-links", arguments_.follow_links, "data files may be symbolic links");
+}
+
+void CommandLine::add_prune() {
+  PruningOptions& given = arguments_.pruning;
+  CLI::Range count(std::int64_t{1}, std::numeric_limits<std::int64_t>::max());
+  count.description("");  // the help has the range as a part of the type otherwise
+  CLI::App* prune = add_command_on_directory(
+      "prune", "Removes the checkpoints of a run that no --keep option and no pin keeps; never the newest good one",
+      "the folder of checkpoints");
+  prune->get_option("directory")->type_name("ROOT");
+  prune->add_option("--keep-last", given.keep_last, "keep the newest N that are good")->type_name("N")->check(count);
+  prune->add_option("--keep-every", given.keep_every, "keep each whose step is a multiple of STEPS")
+      ->type_name("STEPS")
+      ->check(count);
+  prune
+      ->add_option("--keep-every-time", given.keep_every_time,
+                   "from the oldest on, keep each that is at least DURATION (90s, 30m, 12h, 7d, 2w) later than the one "
+                   "kept before it")
+      ->type_name("DURATION");
+  prune
+      ->add_option("--keep-best", given.keep_best,
+                   "METRIC:min, METRIC:max or METRIC:min:N: keep the N (1 by default) with the best values; may be "
+                   "repeated")
+      ->type_name("METRIC:ORDER[:N]")
+      ->allow_extra_args(false);
+  prune->add_option("--newer-than", given.newer_than, "keep each that is at most DURATION old")->type_name("DURATION");
+  prune->add_flag("--adopt", given.adopt, "also remove checkpoints of stock torch, and copies by convert");
+  prune->add_flag("--dry-run", arguments_.dry_run, "change nothing, and print what would be removed");
+  prune->add_flag("--json", arguments_.json, "print JSON for programs");
+}
+
+void CommandLine::add_rm_and_pins() {
+  constexpr const char* kDirectories = "the checkpoint; may be repeated";
+  CLI::App* rm =
+      add_command_on_directories("rm", "Removes checkpoints, even the only one; a pin protects", kDirectories);
+  rm->add_flag("--dry-run", arguments_.dry_run, "change nothing, and print what would be removed");
+  CLI::App* pin = add_command_on_directories("pin", "Protects checkpoints from prune and rm", kDirectories);
+  pin->add_option("--note", arguments_.note, "for people: who needs the checkpoint, and why")->type_name("TEXT");
+  CLI::App* unpin = add_command_on_directories("unpin", "Removes the pins of checkpoints", kDirectories);
+  for (CLI::App* command : {rm, pin, unpin}) command->add_flag("--json", arguments_.json, "print JSON for programs");
 }
 
 void CommandLine::add_completion_and_help() {
@@ -223,6 +266,12 @@ CLI::App* CommandLine::add_command(const char* name, const char* description) {
 CLI::App* CommandLine::add_command_on_directory(const char* name, const char* description, const char* directory) {
   CLI::App* command = add_command(name, description);
   command->add_option("directory", arguments_.directory, directory)->required()->type_name("DIR");
+  return command;
+}
+
+CLI::App* CommandLine::add_command_on_directories(const char* name, const char* description, const char* directories) {
+  CLI::App* command = add_command(name, description);
+  command->add_option("directory", arguments_.directories, directories)->required()->type_name("DIR");
   return command;
 }
 

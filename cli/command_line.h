@@ -10,13 +10,14 @@
 
 #include "conversion.h"
 #include "outcome.h"
+#include "pruning.h"
 
 namespace cairn::cli {
 
 struct Arguments {
   std::filesystem::path directory;
-  std::vector<std::filesystem::path> directories = {};  // of `verify`
-  bool dry_run = false;                                 // of `clean`
+  std::vector<std::filesystem::path> directories = {};  // of `verify`, `rm`, `pin` and `unpin`
+  bool dry_run = false;                                 // of `clean`, `prune` and `rm`
   bool json = false;
   bool follow_links = false;
   std::filesystem::path other = {};  // the second checkpoint of `diff`
@@ -33,6 +34,8 @@ struct Arguments {
   std::string bytes = {};             // of the state of `bench`, as the user writes sizes; empty: the default
   std::filesystem::path target = {};  // of `convert` and `reshard`
   ConversionOptions conversion = {};
+  PruningOptions pruning = {};
+  std::string note = {};  // of `pin`
 };
 
 // One thread at a time. Not movable: CLI11 keeps pointers to the arguments.
@@ -53,9 +56,12 @@ class CommandLine {
  private:
   CLI::App* add_command(const char* name, const char* description);
   void add_verify();
+  void add_prune();
+  void add_rm_and_pins();
   void add_cat();
   void add_diff();
   CLI::App* add_command_on_directory(const char* name, const char* description, const char* directory);
+  CLI::App* add_command_on_directories(const char* name, const char* description, const char* directories);
   void add_convert();
   void add_reshard();
   void add_allow_pickle(CLI::App& command);

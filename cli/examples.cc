@@ -7,7 +7,7 @@
 namespace cairn::cli {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 13> kExamples{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 17> kExamples{{
     {"ls",
      "  cairn ls run                        the checkpoints of a folder, with the newest\n"
      "  cairn ls run/step-9                 the keys of a checkpoint\n"
@@ -29,6 +29,13 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 13> kExample
     {"clean",
      "  cairn clean run --dry-run           what would be removed\n"
      "  cairn clean run"},
+    {"prune",
+     "  cairn prune run --keep-last 3 --keep-every 10000 --dry-run     what would be removed\n"
+     "  cairn prune run --keep-last 3 --keep-every 10000\n"
+     "  cairn prune run --keep-every-time 1d --newer-than 7d --adopt   checkpoints of stock torch too"},
+    {"rm", "  cairn rm run/step-1 run/step-2"},
+    {"pin", "  cairn pin run/step-9 --note 'baseline of the paper'"},
+    {"unpin", "  cairn unpin run/step-9"},
     {"doctor", "  cairn doctor run                    on the host of the job, for the directory of its checkpoints"},
     {"bench", "  cairn bench run --bytes 4GB"},
     {"convert",

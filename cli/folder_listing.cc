@@ -3,6 +3,7 @@
 #include <cairn/catalog.h>
 #include <cairn/checkpoint.h>
 #include <cairn/latest.h>
+#include <cairn/retention.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -43,9 +44,12 @@ struct Entry {
   std::string notes = {};
   std::optional<std::string> reason = {};  // of an incomplete or unreadable checkpoint
   bool is_newest = false;
+  std::optional<std::string> pin_note = {};  // of a pinned checkpoint
 };
 
 const fs::path kMetadata(kMetadataName);
+const fs::path kRemovedMetadata(".cairn-removed");  // while a checkpoint is being removed
+constexpr std::size_t kPinNoteMax = 60;             // bytes of a note in a line
 
 bool is_data_file(const std::string& name) { return name.ends_with(".distcp"); }
 bool is_private_folder(const std::string& name) { return name.starts_with(".cairn-"); }
@@ -123,7 +127,26 @@ std::string text_of_incomplete(const Error& reason) {
 Entry entry_without_metadata(const fs::path& directory) {
   Entry entry{directory, "incomplete", "incomplete: no .metadata", time_of(directory), bytes_of_pieces(directory)};
   entry.reason = "no .metadata";
+  std::error_code ignored;
+  if (fs::exists(fs::symlink_status(directory / kRemovedMetadata, ignored))) {
+    entry.reason = "its removal has begun; 'cairn prune' finishes an interrupted removal";
+    entry.text = "incomplete: " + *entry.reason;
+  }
   return entry;
+}
+
+// An unreadable pin protects the checkpoint too, and counts as a pin without a note.
+void add_pin(Entry& entry, Outcome& outcome) {
+  const Result<std::optional<std::string>> note = read_pin(entry.directory);
+  if (note) {
+    entry.pin_note = *note;
+    return;
+  }
+  if (entry.state == "unreadable") return;  // most likely for the same reason, which is told
+  entry.pin_note = std::string();
+  outcome.messages +=
+      message_of(Error(note.error()).while_doing("reading the pin of '" + entry.directory.string() + "'"));
+  outcome.exit_code = ExitCode::kUnreadable;
 }
 
 Entry unreadable(Entry entry, const Error& error, Outcome& outcome) {
@@ -183,6 +206,18 @@ std::string time_text(const std::optional<Clock::time_point>& time) {
   return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S", &local)};
 }
 
+// "  pinned: baseline of the paper"; empty without a pin. A long note is cut, not within a character of UTF-8.
+std::string pin_text(const Entry& entry) {
+  if (!entry.pin_note) return {};
+  std::string_view note = *entry.pin_note;
+  if (note.empty()) return "  pinned";
+  if (note.size() <= kPinNoteMax) return "  pinned: " + printable(note);
+  note = note.substr(0, kPinNoteMax + 1);
+  while (!note.empty() && (static_cast<unsigned char>(note.back()) & 0xc0U) == 0x80U) note.remove_suffix(1);
+  if (!note.empty()) note.remove_suffix(1);
+  return "  pinned: " + printable(note) + "...";
+}
+
 std::string text_of(const std::vector<Entry>& entries) {
   std::vector<std::string> names;
   std::size_t width = 0;
@@ -193,8 +228,9 @@ std::string text_of(const std::vector<Entry>& entries) {
   std::string text;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const Entry& entry = entries[i];
-    fmt::format_to(std::back_inserter(text), "{:<{}}  {:<19}  {:>10}  {}{}\n", names[i], width, time_text(entry.time),
-                   entry.bytes ? byte_text(*entry.bytes) : "-", entry.text, entry.is_newest ? "  <- newest" : "");
+    fmt::format_to(std::back_inserter(text), "{:<{}}  {:<19}  {:>10}  {}{}{}\n", names[i], width, time_text(entry.time),
+                   entry.bytes ? byte_text(*entry.bytes) : "-", entry.text, pin_text(entry),
+                   entry.is_newest ? "  <- newest" : "");
   }
   return text;
 }
@@ -217,6 +253,8 @@ void write_entry(JsonWriter& json, const Entry& entry) {
   json.key("save_id").text_or_null(entry.save_id);
   json.key("notes").json(entry.notes);
   json.key("reason").text_or_null(entry.reason);
+  json.key("pinned").boolean(entry.pin_note.has_value());
+  json.key("pin_note").text_or_null(entry.pin_note);
   json.end_object();
 }
 
@@ -273,7 +311,10 @@ Outcome list_folder(const fs::path& folder, bool json) {
   if (!listed) return failed(listed.error());
   Outcome outcome;
   std::vector<Entry> entries;
-  for (const ListedCheckpoint& checkpoint : *listed) entries.push_back(entry_of(checkpoint, outcome));
+  for (const ListedCheckpoint& checkpoint : *listed) {
+    entries.push_back(entry_of(checkpoint, outcome));
+    add_pin(entries.back(), outcome);
+  }
   for (const fs::path& directory : unfinished) {
     const bool is_model = std::any_of(listed->begin(), listed->end(), [&](const ListedCheckpoint& checkpoint) {
       return checkpoint.directory.filename() == directory.filename();

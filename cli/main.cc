@@ -18,6 +18,8 @@
 #include "key_content.h"
 #include "listing.h"
 #include "outcome.h"
+#include "pinning.h"
+#include "pruning.h"
 #include "status.h"
 #include "verification.h"
 
@@ -49,6 +51,12 @@ Outcome run(const std::vector<std::string>& words, std::string& command) {
   }
   if (line.command() == "verify") return cairn::cli::verify(given.directories, given.json, given.follow_links);
   if (line.command() == "clean") return cairn::cli::clean(given.directory, given.dry_run, given.json);
+  if (line.command() == "prune") {
+    return cairn::cli::prune(given.directory, given.pruning, given.dry_run, given.json);
+  }
+  if (line.command() == "rm") return cairn::cli::remove(given.directories, given.dry_run, given.json);
+  if (line.command() == "pin") return cairn::cli::pin(given.directories, given.note, given.json);
+  if (line.command() == "unpin") return cairn::cli::unpin(given.directories, given.json);
   if (line.command() == "convert") return cairn::cli::convert(given.directory, given.target, given.conversion);
   if (line.command() == "reshard") {
     cairn::cli::ConversionOptions options = given.conversion;

@@ -11,6 +11,7 @@
 #include <cairn/options.h>             // IWYU pragma: export
 #include <cairn/planned_load.h>        // IWYU pragma: export
 #include <cairn/result.h>              // IWYU pragma: export
+#include <cairn/retention.h>           // IWYU pragma: export
 #include <cairn/save.h>                // IWYU pragma: export
 #include <cairn/state_dict.h>          // IWYU pragma: export
 #include <cairn/tensor.h>              // IWYU pragma: export

@@ -20,8 +20,6 @@
 namespace cairn::python {
 namespace {
 
-nb::bytes bytes_of(const std::filesystem::path& path) { return nb::bytes(path.native().data(), path.native().size()); }
-
 // The directory or None, and the reasons of unusable checkpoints. `keywords`: collectives.
 nb::tuple latest_of(const nb::bytes& root, std::uint64_t wait_ms, std::optional<std::uint32_t> rank,
                     const nb::kwargs& keywords) {
@@ -34,7 +32,7 @@ nb::tuple latest_of(const nb::bytes& root, std::uint64_t wait_ms, std::optional<
   options.collectives = load_options_of(keywords).collectives;
   const auto directory = without_lock(options, keywords, [&] { return latest(path, options); });
   if (!directory) return nb::make_tuple(nb::none(), strings(reasons));
-  return nb::make_tuple(bytes_of(*directory), strings(reasons));
+  return nb::make_tuple(to_bytes(*directory), strings(reasons));
 }
 
 const char* text_of(ListedCheckpoint::State state) {
@@ -52,7 +50,7 @@ nb::list checkpoints_below(const nb::bytes& root, std::optional<std::uint32_t> r
   nb::list listed;
   for (const ListedCheckpoint& entry : without_lock(options, [&] { return checkpoints(path, options); })) {
     const nb::object reason = entry.reason ? nb::object(to_str(entry.reason->what())) : nb::none();
-    listed.append(nb::make_tuple(bytes_of(entry.directory), entry.step, text_of(entry.state), reason, entry.is_newest,
+    listed.append(nb::make_tuple(to_bytes(entry.directory), entry.step, text_of(entry.state), reason, entry.is_newest,
                                  to_str(name_of(entry.format))));
   }
   return listed;
@@ -67,7 +65,7 @@ nb::tuple clean_below(const nb::bytes& root, bool dry_run) {
   for (const CleanedSave& save : report.saves) {
     nb::list files;
     for (const CleanedFile& file : save.files) files.append(nb::make_tuple(to_str(file.name), file.bytes));
-    saves.append(nb::make_tuple(bytes_of(save.directory), to_str(to_hex(save.save_id)), files));
+    saves.append(nb::make_tuple(to_bytes(save.directory), to_str(to_hex(save.save_id)), files));
   }
   nb::list problems;
   for (const Error& problem : report.problems) problems.append(exception_of(problem));
@@ -113,7 +111,7 @@ nb::list saves_below(const nb::bytes& root) {
     for (const Error& failure : save.failures) failures.append(nb::make_tuple(failure.rank(), to_str(failure.what())));
     saves.append(nb::make_tuple(to_str(to_hex(save.save_id)), to_str(to_hex(save.job_id)), save.save_number,
                                 decision_of(save), save.is_leftover, writers, failures, save.is_readable,
-                                bytes_of(save.directory)));
+                                to_bytes(save.directory)));
   }
   return saves;
 }

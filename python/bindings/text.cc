@@ -34,6 +34,8 @@ std::filesystem::path to_filesystem_path(const nb::bytes& encoded) {
   return path;
 }
 
+nb::bytes to_bytes(const std::filesystem::path& path) { return nb::bytes(path.native().data(), path.native().size()); }
+
 PathElement to_path_element(nb::handle element) {
   if (PyUnicode_Check(element.ptr())) return to_utf8(element);
   const long long position = PyLong_AsLongLong(element.ptr());

@@ -22,6 +22,8 @@ std::string to_utf8(nb::handle text);
 
 // `encoded` is the result of os.fsencode. ValueError for a path with a zero byte.
 std::filesystem::path to_filesystem_path(const nb::bytes& encoded);
+// For os.fsdecode.
+nb::bytes to_bytes(const std::filesystem::path& path);
 
 // `element` is a str (a key of a mapping) or int (a position in a list). TypeError for other types.
 PathElement to_path_element(nb::handle element);

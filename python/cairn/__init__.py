@@ -4,8 +4,9 @@
 of DCP's modules, as Cairn's own object or as torch's, and reads and writes the files of DCP. :func:`install` replaces
 DCP in programs that must not be changed; :func:`report` lists the calls that used the engine. ``open`` and ``verify``
 examine a checkpoint, ``read`` returns its state, ``diff`` compares two, and ``convert`` copies one into another format;
-``latest``, ``checkpoints`` and ``saves_in_flight`` find the checkpoints from which a job can resume, and ``clean``
-removes the files of dead saves. These nine functions, and ``import cairn``, need no torch.
+``latest``, ``checkpoints`` and ``saves_in_flight`` find the checkpoints from which a job can resume; ``prune`` and
+``remove_checkpoint`` remove checkpoints, ``pin`` protects a checkpoint from both, and ``clean`` removes the files of
+dead saves. These functions, and ``import cairn``, need no torch.
 
 Every error is a :class:`cairn.Error` that names key, file and offset, and also the matching built-in exception
 (``FileNotFoundError``, ``ValueError``, ...).
@@ -57,6 +58,16 @@ from cairn.in_flight import (
     saves_in_flight,
 )
 from cairn.progress import Progress
+from cairn.retention import (
+    KeptCheckpoint,
+    PruneReport,
+    RemovedCheckpoint,
+    pin,
+    pin_note,
+    prune,
+    remove_checkpoint,
+    unpin,
+)
 
 __all__ = [
     "AsyncCheckpointerType",
@@ -87,6 +98,7 @@ __all__ = [
     "IgnoredKeysWarning",
     "InternalError",
     "InvalidArgument",
+    "KeptCheckpoint",
     "KeyDifference",
     "ListedCheckpoint",
     "LoadPlan",
@@ -100,8 +112,10 @@ __all__ = [
     "PerRank",
     "PickleWarning",
     "Progress",
+    "PruneReport",
     "QuantizedHuggingFaceStorageReader",
     "ReadItem",
+    "RemovedCheckpoint",
     "Replaced",
     "SaveFuture",
     "SaveInFlight",
@@ -139,9 +153,13 @@ __all__ = [
     "load_sharded_optimizer_state_dict",
     "load_state_dict",
     "open",
+    "pin",
+    "pin_note",
     "prepare_async_saves",
+    "prune",
     "random_states",
     "read",
+    "remove_checkpoint",
     "report",
     "save",
     "save_state_dict",
@@ -149,6 +167,7 @@ __all__ = [
     "set_random_states",
     "staging_fence",
     "uninstall",
+    "unpin",
     "verify",
 ]
 

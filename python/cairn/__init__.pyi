@@ -94,6 +94,14 @@ from cairn.in_flight import checkpoints as checkpoints
 from cairn.in_flight import latest as latest
 from cairn.in_flight import saves_in_flight as saves_in_flight
 from cairn.progress import Progress as Progress
+from cairn.retention import KeptCheckpoint as KeptCheckpoint
+from cairn.retention import PruneReport as PruneReport
+from cairn.retention import RemovedCheckpoint as RemovedCheckpoint
+from cairn.retention import pin as pin
+from cairn.retention import pin_note as pin_note
+from cairn.retention import prune as prune
+from cairn.retention import remove_checkpoint as remove_checkpoint
+from cairn.retention import unpin as unpin
 from cairn.staging import staging_fence as staging_fence
 from cairn.warnings import ConversionWarning as ConversionWarning
 from cairn.warnings import DamageWarning as DamageWarning

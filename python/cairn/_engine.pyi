@@ -424,6 +424,24 @@ def clean(
     root: bytes, dry_run: bool, /
 ) -> tuple[list[tuple[bytes, str, list[tuple[str, int]]]], list[str], list[Any]]: ...
 
+# Directory, step, save id, number of files, bytes, was_interrupted, keeps_directory, warnings.
+_RemovedCheckpoint = tuple[bytes, int | None, str | None, int, int, bool, bool, list[str]]
+
+# rule: the last, steps, seconds, age in seconds, and (metric, whether the largest is best, count) of each metric.
+# Returns the removed and the kept (directory, step, reason), and the problems.
+def prune(
+    root: bytes,
+    rule: tuple[int | None, int | None, int | None, int | None, list[tuple[str, bool, int]]],
+    adopt: bool,
+    dry_run: bool,
+    protect: list[bytes],
+    /,
+) -> tuple[list[_RemovedCheckpoint], list[tuple[bytes, int | None, str]], list[Any]]: ...
+def remove_checkpoint(directory: bytes, dry_run: bool, /) -> _RemovedCheckpoint: ...
+def pin(directory: bytes, note: str, /) -> None: ...
+def unpin(directory: bytes, /) -> bool: ...
+def read_pin(directory: bytes, /) -> str | None: ...
+
 # Rank, host, pid, state, seconds since the last sign of life, is_readable; phase, bytes written, bytes in total; the
 # longest-running call at the last sign of life, and its seconds.
 _Writer = tuple[

@@ -73,6 +73,8 @@ def test_ls_json_says_the_same(folder: Path) -> None:
         "save_id": cairn.open(folder / "step-9").save_id,
         "notes": None,
         "reason": None,
+        "pinned": False,
+        "pin_note": None,
     }
     assert entries["step-100"]["modified_unix_ms"] == 9_000_000_000_000
     half = entries["step-11"]

@@ -1,0 +1,32 @@
+#include "duration.h"
+
+#include <gtest/gtest.h>
+
+namespace cairn::cli {
+namespace {
+
+using std::chrono::seconds;
+
+TEST(DurationOf, ReadsANumberWithAUnit) {
+  EXPECT_EQ(duration_of("90s"), seconds(90));
+  EXPECT_EQ(duration_of("30m"), seconds(1800));
+  EXPECT_EQ(duration_of("12h"), seconds(43'200));
+  EXPECT_EQ(duration_of("7d"), seconds(604'800));
+  EXPECT_EQ(duration_of("2w"), seconds(1'209'600));
+}
+
+TEST(DurationOf, RefusesOtherTexts) {
+  for (const char* text : {"", "7", "d", "0d", "-7d", "+7d", " 7d", "7 d", "7d ", "7dd", "7.5d", "7y", "7D", "1e3s"}) {
+    EXPECT_EQ(duration_of(text), std::nullopt) << text;
+  }
+}
+
+TEST(DurationOf, RefusesMoreThanTheClockHolds) {
+  EXPECT_EQ(duration_of("1000000000000s"), seconds(1'000'000'000'000));
+  EXPECT_EQ(duration_of("1000000000001s"), std::nullopt);
+  EXPECT_EQ(duration_of("9223372036854775807w"), std::nullopt);
+  EXPECT_EQ(duration_of("99999999999999999999s"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace cairn::cli
