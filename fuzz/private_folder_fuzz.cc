@@ -13,10 +13,10 @@
 
 #include "commit/lease.h"
 #include "commit/leftovers.h"
+#include "commit/meeting/save_marks.h"
 #include "commit/metadata_in_place.h"
-#include "commit/model_in_place.h"
+#include "commit/model/model_in_place.h"
 #include "commit/progress_tracker.h"
-#include "commit/save_marks.h"
 #include "decoding_bounds.h"
 #include "format/manifest/commit_record.h"
 #include "format/safetensors/index.h"

@@ -342,7 +342,7 @@ def save_in_three_files(number: int, directory: Path) -> None:
         cairn.save(STATES[number], storage_writer=HuggingFaceStorageWriter(directory, FILES))
 
 
-# The steps at the top of src/commit/model_commit.cc.
+# The steps at the top of src/commit/model/model_commit.cc.
 COMMIT = r"renameat2? \.cairn-model-ID/index -> model\.safetensors\.index\.json"
 FIRST, FILE, LAST = (rf"model-0000{number}-of-00003(-ID)?\.safetensors" for number in ("1", r"\d", "3"))
 STEPS = {

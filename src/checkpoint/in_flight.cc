@@ -11,8 +11,8 @@
 
 #include "checkpoint/checkpoint_directories.h"
 #include "commit/lease.h"
-#include "commit/model_in_place.h"
-#include "commit/save_marks.h"
+#include "commit/meeting/save_marks.h"
+#include "commit/model/model_in_place.h"
 #include "storage/open_directory.h"
 
 namespace cairn {
@@ -80,7 +80,7 @@ std::optional<SaveInFlight> look_at(storage::Storage& storage, const SaveId& sav
   if (seen->decision) {
     save.decision = seen->decision->failure ? SaveInFlight::Decision::kFailed : SaveInFlight::Decision::kCommitted;
   }
-  // Of a model the file has another content (commit/model_in_place.h).
+  // Of a model the file has another content (commit/model/model_in_place.h).
   const bool is_committed_model = form == commit::SaveForm::kModel && storage.touched_at(marks.path_of(kCommittedName));
   if (is_committed_model) save.decision = SaveInFlight::Decision::kCommitted;
   const auto clock = commit::StorageClock::of_this_host();  // the storage's clock would touch a file

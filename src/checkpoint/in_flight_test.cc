@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "commit/lease.h"
-#include "commit/save_marks.h"
+#include "commit/meeting/save_marks.h"
 #include "commit/testing/dead_lease.h"
 #include "storage/open_directory.h"
 #include "storage/testing/scratch_directory.h"

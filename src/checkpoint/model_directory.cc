@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "checkpoint/listed_keys.h"
-#include "commit/model_files.h"
+#include "commit/model/model_files.h"
 #include "core/byte_source.h"
 #include "core/lfs_pointer.h"
 #include "core/whole_number.h"

@@ -2,7 +2,7 @@
 //    another program, nothing shows which of two models is the model.
 // 2. Open each file and read its header. With Cairn's index: hold the save of each file against the index. Without an
 //    index: take the files of one whole set of one save (one_set()), because a save may be in flight or have been
-//    killed (commit/model_commit.cc). A file that cannot be read and has the id of a save in its name may be a
+//    killed (commit/model/model_commit.cc). A file that cannot be read and has the id of a save in its name may be a
 //    rest of such a save, and is left out too. If a file is gone, a save has committed meanwhile: begin again.
 // 3. Put the boxes of each tensor together. The shape is the smallest that holds all of them; a load finds out whether
 //    they tile it.
@@ -26,7 +26,7 @@
 #include "checkpoint/model_directory.h"
 #include "commit/dcp_names.h"
 #include "commit/job_identity.h"
-#include "commit/model_files.h"
+#include "commit/model/model_files.h"
 #include "core/checked.h"
 #include "core/checksum.h"
 #include "data_file/data_file.h"

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "commit/model_files.h"
+#include "commit/model/model_files.h"
 #include "format/safetensors/header.h"
 #include "format/safetensors/index.h"
 #include "save/testing/sample_model.h"

@@ -3,7 +3,7 @@
 #include <span>
 #include <utility>
 
-#include "commit/model_files.h"
+#include "commit/model/model_files.h"
 #include "core/checksum.h"
 
 namespace cairn::commit {

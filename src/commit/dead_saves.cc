@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "commit/leftovers.h"
-#include "commit/model_leftovers.h"
+#include "commit/model/model_leftovers.h"
 #include "commit/storage_clock.h"
 
 namespace cairn::commit {

@@ -8,7 +8,7 @@
 
 #include "commit/dcp_names.h"
 #include "commit/lease.h"
-#include "commit/model_files.h"
+#include "commit/model/model_files.h"
 #include "commit/private_folder.h"
 #include "commit/rank_note.h"
 #include "commit/save_ticket.h"

@@ -20,7 +20,7 @@
 #include "commit/dcp_names.h"
 #include "commit/leftovers.h"
 #include "commit/metadata_in_place.h"
-#include "commit/model_files.h"
+#include "commit/model/model_files.h"
 #include "commit/rank_note.h"
 #include "format/safetensors/index.h"
 

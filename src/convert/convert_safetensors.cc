@@ -5,7 +5,7 @@
 #include "checkpoint/checkpoint_impl.h"
 #include "checkpoint/model_directory.h"
 #include "commit/job_identity.h"
-#include "commit/model_files.h"
+#include "commit/model/model_files.h"
 #include "convert/convert_job.h"
 #include "data_file/safetensors_image.h"
 #include "format/safetensors/file_set.h"

@@ -11,7 +11,7 @@
 #include <span>
 #include <string>
 
-#include "commit/commit_plan.h"
+#include "commit/meeting/commit_plan.h"
 #include "coordination/ranks.h"
 #include "save/save_items.h"
 #include "save/save_messages.h"

@@ -3,9 +3,9 @@
 // 1. Describe. Every rank describes its state; byte items are serialised. The rank takes an arena, and waits if earlier
 //    saves hold all arenas or all available memory. With several ranks the wait for memory is limited: the remaining
 //    ranks wait in step 2, and the coordinator may have claimed the directory. The coordinator's writer claims the
-//    directory (commit/rank_save.cc, step 1). If an earlier plan fits, every rank already lists the copies of step 5
-//    and samples the tensors; the coordinator lists and samples while its writer claims. An earlier plan is a plan of
-//    this job, or the plan of the checkpoint that the job has loaded (resumed_plan.cc).
+//    directory (commit/meeting/rank_save.cc, step 1). If an earlier plan fits, every rank already lists the copies of
+//    step 5 and samples the tensors; the coordinator lists and samples while its writer claims. An earlier plan is a
+//    plan of this job, or the plan of the checkpoint that the job has loaded (resumed_plan.cc).
 // 2. Agree. Every rank votes for the earlier plan that fits, if any; the coordinator's vote carries the claim's ticket.
 //    If a rank has failed, all ranks then get the failures. The plan of a checkpoint is compared between the ranks
 //    before its first use (plan_confirmation.cc).

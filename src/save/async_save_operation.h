@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "commit/commit_plan.h"
+#include "commit/meeting/commit_plan.h"
 #include "coordination/ranks.h"
 #include "device/links.h"
 #include "save/agreed_plan.h"

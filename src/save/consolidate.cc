@@ -1,5 +1,5 @@
 // 1. Every rank opens the input, and lays out the files of the output: equal inputs give equal layouts.       [gather]
-// 2. The coordinator claims the output (commit/model_commit.h). Each rank gets the ticket.              [scatter]
+// 2. The coordinator claims the output (commit/model/model_commit.h). Each rank gets the ticket.              [scatter]
 // 3. Every rank writes the files of its numbers, in the save's private folder, and publishes the files.       [gather]
 // 4. The coordinator commits the model by the rename of the index. All ranks get the outcome.              [broadcast]
 //
@@ -17,8 +17,8 @@
 
 #include "checkpoint/element_reader.h"
 #include "commit/job_identity.h"
-#include "commit/model_commit.h"
-#include "commit/model_files.h"
+#include "commit/model/model_commit.h"
+#include "commit/model/model_files.h"
 #include "coordination/ranks.h"
 #include "data_file/record_checks.h"
 #include "data_file/tensor_reader.h"

@@ -1,7 +1,7 @@
 #include "save/model_claim.h"
 
 #include "commit/job_identity.h"
-#include "commit/model_commit.h"
+#include "commit/model/model_commit.h"
 #include "save/model_layout.h"
 
 namespace cairn::checkpointer {

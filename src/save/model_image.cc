@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "commit/model_files.h"
+#include "commit/model/model_files.h"
 #include "format/safetensors/save_order.h"
 #include "format/safetensors/sharding_info.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "commit/model_files.h"
+#include "commit/model/model_files.h"
 #include "core/seeded_hash.h"
 #include "format/dcp/metadata_template.h"
 #include "format/safetensors/header.h"

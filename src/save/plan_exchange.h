@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "commit/commit_plan.h"
+#include "commit/meeting/commit_plan.h"
 #include "commit/save_ticket.h"
 #include "coordination/ranks.h"
 #include "format/manifest/recorded_plan.h"

@@ -30,9 +30,9 @@
 #include <optional>
 #include <utility>
 
-#include "commit/commit_plan.h"
 #include "commit/job_identity.h"
-#include "commit/model_files.h"
+#include "commit/meeting/commit_plan.h"
+#include "commit/model/model_files.h"
 #include "commit/save_transaction.h"
 #include "coordination/ranks.h"
 #include "format/dcp/metadata_decoder.h"

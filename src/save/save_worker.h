@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "commit/metadata_commit.h"
-#include "commit/model_commit.h"
+#include "commit/model/model_commit.h"
 #include "commit/save_fence.h"
 #include "commit/save_transaction.h"
 #include "os/gate.h"

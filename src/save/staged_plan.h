@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "commit/commit_plan.h"
+#include "commit/meeting/commit_plan.h"
 #include "save/rank_differences.h"
 #include "save/save_items.h"
 #include "save/save_layout.h"

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "commit/leftovers.h"
+#include "commit/meeting/save_marks.h"
 #include "commit/metadata_in_place.h"
-#include "commit/save_marks.h"
 #include "storage/open_directory.h"
 
 namespace cairn::writer {

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <utility>
 
-#include "commit/save_marks.h"
+#include "commit/meeting/save_marks.h"
 #include "core/attempt.h"
 #include "core/checked.h"
 #include "os/call_within.h"

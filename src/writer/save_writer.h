@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "commit/commit_plan.h"
-#include "commit/rank_save.h"
+#include "commit/meeting/commit_plan.h"
+#include "commit/meeting/rank_save.h"
 #include "format/manifest/trailer.h"
 #include "staging/arena.h"
 
@@ -75,8 +75,8 @@ struct SaveRequest {
 class WriterSave {
  public:
   virtual ~WriterSave() = default;
-  // Step 1 of commit/rank_save.cc, for the coordinator only. The calling thread runs `meanwhile`, if set, while the
-  // writer claims the directory; `meanwhile` may not run if the request could not be sent.
+  // Step 1 of commit/meeting/rank_save.cc, for the coordinator only. The calling thread runs `meanwhile`, if set, while
+  // the writer claims the directory; `meanwhile` may not run if the request could not be sent.
   virtual Result<commit::SaveTicket> claim(const ClaimRequest& request, const std::function<void()>& meanwhile) = 0;
   // Step 2. Does not wait for the writer. The writer joins the other ranks' writers and begins to write staged bytes; a
   // failure ends the save.

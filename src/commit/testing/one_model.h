@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "commit/model_commit.h"
-#include "commit/model_files.h"
-#include "commit/model_in_place.h"
+#include "commit/model/model_commit.h"
+#include "commit/model/model_files.h"
+#include "commit/model/model_in_place.h"
 #include "commit/rank_files.h"
 #include "commit/testing/dead_lease.h"
 #include "commit/testing/one_save.h"

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "commit/rank_save.h"
+#include "commit/meeting/rank_save.h"
 #include "commit/testing/one_save.h"
 #include "data_file/file_image.h"
 #include "format/manifest/trailer.h"

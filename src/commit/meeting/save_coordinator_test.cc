@@ -1,4 +1,4 @@
-#include "commit/save_coordinator.h"
+#include "commit/meeting/save_coordinator.h"
 
 #include <gtest/gtest.h>
 

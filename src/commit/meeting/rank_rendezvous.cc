@@ -1,12 +1,12 @@
-#include "commit/rank_rendezvous.h"
+#include "commit/meeting/rank_rendezvous.h"
 
 #include <algorithm>
 #include <optional>
 #include <set>
 #include <utility>
 
-#include "commit/periodic.h"
-#include "commit/slowing_pace.h"
+#include "commit/meeting/periodic.h"
+#include "commit/meeting/slowing_pace.h"
 #include "format/manifest/trailer.h"
 #include "storage/backoff.h"
 

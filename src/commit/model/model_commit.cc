@@ -32,7 +32,7 @@
 //    transformers sees the new model of a set. Sync, and remove the index beside a single file if no other file needs
 //    it. Without the lock nothing is removed unless the save is still in place, and the folder then stays for the next
 //    save.
-#include "commit/model_commit.h"
+#include "commit/model/model_commit.h"
 
 #include <algorithm>
 #include <cassert>
@@ -45,9 +45,9 @@
 #include <vector>
 
 #include "commit/dcp_names.h"
-#include "commit/model_files.h"
-#include "commit/model_in_place.h"
-#include "commit/model_leftovers.h"
+#include "commit/model/model_files.h"
+#include "commit/model/model_in_place.h"
+#include "commit/model/model_leftovers.h"
 #include "core/checksum.h"
 #include "core/seeded_hash.h"
 

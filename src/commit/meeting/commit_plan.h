@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "commit/rank_save.h"
+#include "commit/meeting/rank_save.h"
 #include "commit/save_ticket.h"
 #include "format/dcp/metadata_template.h"
 #include "format/manifest/recorded_plan.h"

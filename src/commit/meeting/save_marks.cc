@@ -1,4 +1,4 @@
-#include "commit/save_marks.h"
+#include "commit/meeting/save_marks.h"
 
 #include <cerrno>
 #include <span>

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "commit/save_member.h"
+#include "commit/meeting/save_member.h"
 #include "commit/save_transaction.h"
 #include "format/manifest/outcome.h"
 #include "format/manifest/recorded_plan.h"

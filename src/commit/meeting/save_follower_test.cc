@@ -1,4 +1,4 @@
-#include "commit/save_follower.h"
+#include "commit/meeting/save_follower.h"
 
 #include <gtest/gtest.h>
 

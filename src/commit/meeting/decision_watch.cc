@@ -1,4 +1,4 @@
-#include "commit/decision_watch.h"
+#include "commit/meeting/decision_watch.h"
 
 #include <utility>
 #include <vector>

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "commit/lease_watch.h"
-#include "commit/save_marks.h"
+#include "commit/meeting/save_marks.h"
 #include "format/manifest/commit_record.h"
 #include "storage/storage.h"
 

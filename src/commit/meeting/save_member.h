@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "commit/lease.h"
+#include "commit/meeting/save_marks.h"
 #include "commit/progress_tracker.h"
 #include "commit/rank_files.h"
 #include "commit/save_fence.h"
-#include "commit/save_marks.h"
 #include "commit/save_ticket.h"
 #include "data_file/image_writer.h"
 #include "storage/operation_watch.h"

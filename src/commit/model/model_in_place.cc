@@ -1,4 +1,4 @@
-#include "commit/model_in_place.h"
+#include "commit/model/model_in_place.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -7,7 +7,7 @@
 #include <unordered_set>
 
 #include "commit/dcp_names.h"
-#include "commit/model_files.h"
+#include "commit/model/model_files.h"
 #include "core/checksum.h"
 #include "core/seeded_hash.h"
 

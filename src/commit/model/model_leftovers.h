@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "commit/model_in_place.h"
+#include "commit/model/model_in_place.h"
 #include "commit/storage_clock.h"
 #include "storage/storage.h"
 

@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "commit/decision_watch.h"
-#include "commit/rank_rendezvous.h"
+#include "commit/meeting/decision_watch.h"
+#include "commit/meeting/rank_rendezvous.h"
 #include "commit/save_transaction.h"
 #include "commit/testing/dead_lease.h"
 #include "commit/testing/one_save.h"

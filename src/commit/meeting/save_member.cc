@@ -1,4 +1,4 @@
-#include "commit/save_member.h"
+#include "commit/meeting/save_member.h"
 
 #include <utility>
 

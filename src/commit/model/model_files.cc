@@ -1,4 +1,4 @@
-#include "commit/model_files.h"
+#include "commit/model/model_files.h"
 
 #include <algorithm>
 

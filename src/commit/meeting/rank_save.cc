@@ -27,13 +27,13 @@
 // committed. The rank leaves the decision in the coordinator's place, and the last rank to leave removes the leftovers.
 // If the coordinator is merely silent, no rank can tell whether the save is committed, and nothing is withdrawn: the
 // next save cleans up.
-#include "commit/rank_save.h"
+#include "commit/meeting/rank_save.h"
 
 #include <cassert>
 #include <exception>
 #include <utility>
 
-#include "commit/save_follower.h"
+#include "commit/meeting/save_follower.h"
 
 namespace cairn::commit {
 

@@ -1,5 +1,5 @@
 // The commit of a safetensors model, step by step, on a model disk.
-#include "commit/model_commit.h"
+#include "commit/model/model_commit.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "commit/model_in_place.h"
+#include "commit/model/model_in_place.h"
 #include "commit/testing/dead_lease.h"
 #include "commit/testing/faulty_model_storage.h"
 #include "commit/testing/one_model.h"

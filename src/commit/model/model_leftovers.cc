@@ -1,4 +1,4 @@
-#include "commit/model_leftovers.h"
+#include "commit/model/model_leftovers.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -6,7 +6,7 @@
 #include <sstream>
 #include <unordered_set>
 
-#include "commit/model_files.h"
+#include "commit/model/model_files.h"
 #include "commit/private_folder.h"
 #include "core/seeded_hash.h"
 #include "format/safetensors/header.h"

@@ -1,4 +1,4 @@
-#include "commit/save_follower.h"
+#include "commit/meeting/save_follower.h"
 
 #include <chrono>
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "commit/leftovers.h"
-#include "commit/periodic.h"
+#include "commit/meeting/periodic.h"
 #include "core/attempt.h"
 #include "storage/backoff.h"
 

@@ -1,13 +1,13 @@
-#include "commit/save_coordinator.h"
+#include "commit/meeting/save_coordinator.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <utility>
 
-#include "commit/rank_rendezvous.h"
-#include "commit/save_marks.h"
-#include "commit/slowing_pace.h"
+#include "commit/meeting/rank_rendezvous.h"
+#include "commit/meeting/save_marks.h"
+#include "commit/meeting/slowing_pace.h"
 #include "core/attempt.h"
 #include "storage/backoff.h"
 

@@ -1,5 +1,5 @@
 // Asynchronous saves by several ranks, which meet in a real directory: as threads, and as processes that are killed.
-#include "commit/rank_save.h"
+#include "commit/meeting/rank_save.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

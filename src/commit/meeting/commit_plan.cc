@@ -1,4 +1,4 @@
-#include "commit/commit_plan.h"
+#include "commit/meeting/commit_plan.h"
 
 #include <algorithm>
 #include <cassert>

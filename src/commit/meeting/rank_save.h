@@ -13,9 +13,9 @@
 #include <optional>
 #include <vector>
 
+#include "commit/meeting/save_coordinator.h"
+#include "commit/meeting/save_member.h"
 #include "commit/metadata_commit.h"
-#include "commit/save_coordinator.h"
-#include "commit/save_member.h"
 #include "commit/save_ticket.h"
 #include "commit/save_transaction.h"
 #include "data_file/image_writer.h"

@@ -16,9 +16,9 @@
 #include <optional>
 
 #include "commit/lease_watch.h"
-#include "commit/periodic.h"
-#include "commit/save_marks.h"
-#include "commit/slowing_pace.h"
+#include "commit/meeting/periodic.h"
+#include "commit/meeting/save_marks.h"
+#include "commit/meeting/slowing_pace.h"
 #include "storage/storage.h"
 
 namespace cairn::commit {

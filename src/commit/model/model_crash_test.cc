@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "commit/model_commit.h"
+#include "commit/model/model_commit.h"
 #include "commit/testing/one_model.h"
 
 namespace cairn::commit {

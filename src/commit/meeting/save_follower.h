@@ -7,10 +7,10 @@
 #include <optional>
 #include <vector>
 
-#include "commit/decision_watch.h"
 #include "commit/lease.h"
-#include "commit/save_marks.h"
-#include "commit/save_member.h"
+#include "commit/meeting/decision_watch.h"
+#include "commit/meeting/save_marks.h"
+#include "commit/meeting/save_member.h"
 
 namespace cairn::commit {
 

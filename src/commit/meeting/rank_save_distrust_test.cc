@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <latch>
 
-#include "commit/save_marks.h"
+#include "commit/meeting/save_marks.h"
 #include "commit/testing/rank_saves.h"
 #include "storage/testing/view_storage.h"
 
