@@ -1,0 +1,186 @@
+#include "os/signal_watch.h"
+
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "os/start_thread.h"
+
+namespace cairn::os {
+namespace {
+
+constexpr int kSignalMax = 64;
+constexpr std::int64_t kNanosecondsPerSecond = 1'000'000'000;
+constexpr std::int64_t kOneArrival = 2 * kNanosecondsPerSecond;  // later arrivals of this time count as the first
+
+// Of a watched signal. The handler reads the slot; only start() and the destructor, one at a time, write to it.
+struct Slot {
+  std::atomic<bool> is_watched{false};
+  std::atomic<pid_t> owner{0};
+  std::atomic<int> wake{-1};                // the watch's eventfd
+  std::atomic<std::int64_t> arrived_at{0};  // by the monotonic clock, in nanoseconds; 0: not yet
+  struct sigaction before = {};
+};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<pid_t>::is_always_lock_free);
+
+std::array<Slot, kSignalMax + 1> slots;
+std::mutex watching;     // start() and the destructor
+std::vector<int> wakes;  // eventfds of earlier watches: never closed, because a handler may be about to write to one
+
+bool has_handler(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) != 0 || (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
+}
+
+void call(const struct sigaction& action, int signal, siginfo_t* info, void* context) {
+  if ((action.sa_flags & SA_SIGINFO) != 0) {
+    action.sa_sigaction(signal, info, context);
+  } else {
+    action.sa_handler(signal);
+  }
+}
+
+std::int64_t now() {
+  timespec time = {};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return std::int64_t{time.tv_sec} * kNanosecondsPerSecond + time.tv_nsec;
+}
+
+// Async-signal-safe.
+void handle(int signal, siginfo_t* info, void* context) {
+  const int error_number = errno;
+  Slot& slot = slots[static_cast<std::size_t>(signal)];
+  const bool is_child = slot.owner.load() != getpid();
+  std::int64_t arrived_at = 0;
+  if (!is_child && slot.arrived_at.compare_exchange_strong(arrived_at, now())) {  // (1)
+    const std::uint64_t one = 1;
+    (void)!write(slot.wake.load(), &one, sizeof one);
+    if (has_handler(slot.before)) call(slot.before, signal, info, context);
+  } else if (is_child || now() - arrived_at >= kOneArrival) {  // (2), (3)
+    sigaction(signal, &slot.before, nullptr);
+    raise(signal);  // arrives when the handler has returned
+  }
+  errno = error_number;
+}
+
+Result<void> watch(int signal, int wake) {
+  if (signal < 1 || signal > kSignalMax) {
+    return Error(ErrorCode::kInvalidArgument, "no signal has the number " + std::to_string(signal));
+  }
+  Slot& slot = slots[static_cast<std::size_t>(signal)];
+  if (slot.is_watched) {
+    return Error(ErrorCode::kInvalidArgument, "signal " + std::to_string(signal) + " is watched already");
+  }
+  if (sigaction(signal, nullptr, &slot.before) != 0) {
+    return Error(ErrorCode::kInvalidArgument, "signal " + std::to_string(signal) + " can't be caught");
+  }
+  slot.owner = getpid();
+  slot.wake = wake;
+  slot.arrived_at = 0;
+  slot.is_watched = true;
+  struct sigaction action = {};
+  action.sa_sigaction = handle;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  if (sigaction(signal, &action, nullptr) != 0) {
+    slot.is_watched = false;
+    return Error(ErrorCode::kInvalidArgument, "signal " + std::to_string(signal) + " can't be caught");
+  }
+  return {};
+}
+
+Result<int> take_wake() {
+  const std::lock_guard lock(watching);
+  if (wakes.empty()) {
+    const int wake = eventfd(0, EFD_CLOEXEC);
+    return wake >= 0 ? Result<int>(wake) : Error::from_errno(errno, "eventfd");
+  }
+  const int wake = wakes.back();
+  wakes.pop_back();
+  return wake;
+}
+
+void unwatch(int signal) {
+  Slot& slot = slots[static_cast<std::size_t>(signal)];
+  struct sigaction now = {};
+  const bool is_ours =
+      sigaction(signal, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == handle;
+  if (is_ours) sigaction(signal, &slot.before, nullptr);
+  slot.is_watched = false;
+}
+
+}  // namespace
+
+class SignalWatch::Impl {
+ public:
+  Impl(int wake, Seen seen) : wake_(wake), seen_(std::move(seen)) {}
+  ~Impl() {
+    {
+      const std::lock_guard lock(watching);
+      for (const int signal : signals_) unwatch(signal);
+    }
+    ends_ = true;
+    const std::uint64_t one = 1;
+    (void)!write(wake_, &one, sizeof one);
+    if (thread_.joinable()) thread_.join();
+    const std::lock_guard lock(watching);
+    wakes.push_back(wake_);
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  Result<void> start(const std::vector<int>& signals) {
+    CAIRN_TRY_ASSIGN(thread_, start_thread<std::thread>("to watch signals", [this] { run(); }));
+    const std::lock_guard lock(watching);
+    for (const int signal : signals) {
+      CAIRN_TRY(watch(signal, wake_));
+      signals_.push_back(signal);
+    }
+    return {};
+  }
+
+ private:
+  void run() {
+    std::array<bool, kSignalMax + 1> told = {};
+    while (true) {
+      std::uint64_t count = 0;
+      if (read(wake_, &count, sizeof count) < 0 && errno != EINTR) return;
+      if (ends_) return;
+      for (std::size_t signal = 1; signal < slots.size(); ++signal) {
+        const Slot& slot = slots[signal];
+        if (told[signal] || !slot.is_watched || slot.wake != wake_ || slot.arrived_at == 0) continue;
+        told[signal] = true;
+        seen_(static_cast<int>(signal));
+      }
+    }
+  }
+
+  const int wake_;
+  const Seen seen_;
+  std::vector<int> signals_;
+  std::atomic<bool> ends_{false};
+  std::thread thread_;
+};
+
+SignalWatch::SignalWatch(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+SignalWatch::~SignalWatch() = default;
+
+Result<std::unique_ptr<SignalWatch>> SignalWatch::start(const std::vector<int>& signals, Seen seen) {
+  CAIRN_TRY_ASSIGN(const int wake, take_wake());
+  auto impl = std::make_unique<Impl>(wake, std::move(seen));
+  CAIRN_TRY(impl->start(signals));
+  return std::make_unique<SignalWatch>(std::move(impl));
+}
+
+}  // namespace cairn::os

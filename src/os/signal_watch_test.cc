@@ -1,0 +1,107 @@
+#include "os/signal_watch.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <thread>
+
+namespace cairn::os {
+namespace {
+
+std::atomic<int> calls_before{0};
+
+void count_call(int) { ++calls_before; }
+
+// The signals that a watch has told of.
+class Told {
+ public:
+  SignalWatch::Seen seen() {
+    return [this](int signal) {
+      ++count_;
+      if (count_ == 1) first_.set_value(signal);
+    };
+  }
+  int first() { return first_.get_future().get(); }
+  int count() const { return count_; }
+
+ private:
+  std::promise<int> first_;
+  std::atomic<int> count_{0};
+};
+
+TEST(SignalWatch, TellsOfTheFirstArrival) {
+  Told told;
+  const auto watch = SignalWatch::start({SIGUSR1, SIGUSR2}, told.seen()).value();
+  raise(SIGUSR2);
+  EXPECT_EQ(told.first(), SIGUSR2);
+}
+
+TEST(SignalWatch, CallsTheHandlerBefore) {
+  struct sigaction action = {};
+  action.sa_handler = count_call;
+  sigaction(SIGUSR1, &action, nullptr);
+  calls_before = 0;
+  {
+    Told told;
+    const auto watch = SignalWatch::start({SIGUSR1}, told.seen()).value();
+    raise(SIGUSR1);
+    EXPECT_EQ(told.first(), SIGUSR1);
+    EXPECT_EQ(calls_before, 1);
+    raise(SIGUSR1);  // at once: counts as the first
+    EXPECT_EQ(calls_before, 1);
+  }
+  raise(SIGUSR1);
+  EXPECT_EQ(calls_before, 2) << "the handler before is back in place";
+  signal(SIGUSR1, SIG_DFL);
+}
+
+// Returns how the child ended.
+template <typename Body>
+int status_after(Body&& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    body();
+    _exit(7);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status;
+}
+
+TEST(SignalWatch, SecondArrivalTakesTheActionBefore) {
+  const int status = status_after([] {
+    Told told;
+    const auto watch = SignalWatch::start({SIGTERM}, told.seen()).value();
+    raise(SIGTERM);
+    if (told.first() != SIGTERM) _exit(1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2100));
+    raise(SIGTERM);
+  });
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
+}
+
+TEST(SignalWatch, ForkedChildHasTheActionBefore) {
+  Told told;
+  const auto watch = SignalWatch::start({SIGTERM}, told.seen()).value();
+  const int status = status_after([] { raise(SIGTERM); });
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
+  EXPECT_EQ(told.count(), 0);
+}
+
+TEST(SignalWatch, RefusesSignalsThatAreTakenOrFixed) {
+  Told told;
+  EXPECT_EQ(SignalWatch::start({SIGKILL}, told.seen()).error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(SignalWatch::start({0}, told.seen()).error().code(), ErrorCode::kInvalidArgument);
+  const auto watch = SignalWatch::start({SIGUSR1}, told.seen()).value();
+  EXPECT_EQ(SignalWatch::start({SIGUSR2, SIGUSR1}, told.seen()).error().code(), ErrorCode::kInvalidArgument);
+  const auto other = SignalWatch::start({SIGUSR2}, told.seen());
+  EXPECT_TRUE(other) << "the refused watch has left SIGUSR2";
+}
+
+}  // namespace
+}  // namespace cairn::os
