@@ -14,28 +14,11 @@
 #include "bound.h"
 #include "call_options.h"
 #include "errors.h"
+#include "retention_rule.h"
 #include "text.h"
 
 namespace cairn::python {
 namespace {
-
-std::optional<std::chrono::seconds> seconds_of(const std::optional<std::int64_t>& seconds) {
-  return seconds ? std::optional(std::chrono::seconds(*seconds)) : std::nullopt;
-}
-
-// `rule`: last, steps, seconds, age in seconds, and (metric, whether the largest is best, count) of each metric.
-RetentionRule rule_of(const nb::tuple& rule) {
-  RetentionRule result;
-  result.last = nb::cast<std::optional<std::uint64_t>>(rule[0]);
-  result.every_steps = nb::cast<std::optional<std::uint64_t>>(rule[1]);
-  result.every_seconds = seconds_of(nb::cast<std::optional<std::int64_t>>(rule[2]));
-  result.newer_than = seconds_of(nb::cast<std::optional<std::int64_t>>(rule[3]));
-  for (const nb::handle best : nb::cast<nb::list>(rule[4])) {
-    const auto order = nb::cast<bool>(best[1]) ? RetentionRule::Best::Order::kMax : RetentionRule::Best::Order::kMin;
-    result.best.push_back({to_utf8(best[0]), order, nb::cast<std::uint64_t>(best[2])});
-  }
-  return result;
-}
 
 nb::tuple tuple_of(const RemovedCheckpoint& removed) {
   const nb::object save_id = removed.save_id ? to_str(to_hex(*removed.save_id)) : nb::none();

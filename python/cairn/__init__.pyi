@@ -93,6 +93,8 @@ from cairn.in_flight import SaveInFlightWriter as SaveInFlightWriter
 from cairn.in_flight import checkpoints as checkpoints
 from cairn.in_flight import latest as latest
 from cairn.in_flight import saves_in_flight as saves_in_flight
+from cairn.managed_run import CheckpointManager as CheckpointManager
+from cairn.managed_run import RunReport as RunReport
 from cairn.progress import Progress as Progress
 from cairn.retention import KeptCheckpoint as KeptCheckpoint
 from cairn.retention import PruneReport as PruneReport

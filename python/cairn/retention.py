@@ -95,8 +95,7 @@ def prune(
     on with the next checkpoint. Ctrl-C ends the call between two checkpoints.
     """
     place = existing_directory(root)
-    steps, seconds = _distance_of(keep_every)
-    rule = (_count("keep_last", keep_last), steps, seconds, _seconds("newer_than", newer_than), _best_of(keep_best))
+    rule = retention_rule(keep_last, keep_every, keep_best, newer_than)
     protected = [os.fsencode(_child_of(place, directory)) for directory in protect]
     removed, kept, problems = _engine.prune(os.fsencode(place), rule, adopt, dry_run, protected)
     return PruneReport(
@@ -104,6 +103,17 @@ def prune(
         tuple(KeptCheckpoint(os.fsdecode(directory), step, reason) for directory, step, reason in kept),
         tuple(problems),
     )
+
+
+def retention_rule(
+    keep_last: int | None,
+    keep_every: "int | datetime.timedelta | None",
+    keep_best: _Best | Sequence[_Best] | None,
+    newer_than: "datetime.timedelta | float | None",
+) -> tuple[Any, ...]:
+    """Returns the rule as the engine takes it. Raises InvalidArgument."""
+    steps, seconds = _distance_of(keep_every)
+    return (_count("keep_last", keep_last), steps, seconds, _seconds("newer_than", newer_than), _best_of(keep_best))
 
 
 def remove_checkpoint(directory: str | os.PathLike[str], *, dry_run: bool = False) -> RemovedCheckpoint:

@@ -13,7 +13,7 @@ from cairn import _engine, errors
 from cairn._ranks.checkpoint_exceptions import as_checkpoint_exceptions
 from cairn._ranks.engine_errors import from_engine
 from cairn._ranks.exception_record import record_of
-from cairn._ranks.ranks import _reason_of
+from cairn._ranks.ranks import reason_of
 
 KINDS = {
     cairn.InvalidArgument: ValueError,
@@ -129,7 +129,7 @@ def test_an_error_that_goes_to_the_other_ranks_names_its_place_once(tmp_path: Pa
         passed = error
         for _ in range(3):  # through the engine and back
             with pytest.raises(cairn.NotFound) as again:
-                _engine.agree(_reason_of(passed))
+                _engine.agree(reason_of(passed))
             passed = again.value
             assert str(passed).count("; file '") == 1
             assert str(passed).count("key 'k'") == (error.key is not None)

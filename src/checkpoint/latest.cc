@@ -8,11 +8,9 @@
 
 #include "checkpoint/checkpoint_candidates.h"
 #include "checkpoint/checkpoint_directories.h"
+#include "checkpoint/save_wait.h"
 #include "checkpoint/step_in_name.h"
-#include "commit/dead_saves.h"
 #include "coordination/ranks.h"
-#include "storage/backoff.h"
-#include "storage/open_directory.h"
 
 namespace cairn {
 namespace {
@@ -21,25 +19,6 @@ namespace fs = std::filesystem;
 using checkpointer::Candidate;
 using checkpointer::checkpoint_directories;
 using checkpointer::CheckpointDirectories;
-
-bool has_save_in_flight(const fs::path& directory) {
-  const auto storage = storage::open_directory(directory);
-  if (!storage) return false;
-  const Result<bool> has_living = commit::has_living_save(**storage);
-  return has_living && *has_living;
-}
-
-Result<void> wait_for_saves(const fs::path& root, const LatestOptions& options) {
-  const auto start = std::chrono::steady_clock::now();
-  for (storage::Backoff backoff; std::chrono::steady_clock::now() - start < options.wait; backoff.pause()) {
-    if (options.interrupted && options.interrupted()) {
-      return Error(ErrorCode::kCancelled, "interrupted while waiting for saves in flight");
-    }
-    CAIRN_TRY_ASSIGN(const std::optional<CheckpointDirectories> directories, checkpoint_directories(root));
-    if (!directories || std::none_of(directories->begin(), directories->end(), has_save_in_flight)) break;
-  }
-  return {};
-}
 
 Result<void> stop_if_interrupted(const std::function<bool()>& interrupted) {
   if (!interrupted || !interrupted()) return {};
@@ -129,7 +108,7 @@ void mark_newest(std::vector<ListedCheckpoint>& entries, const std::vector<Candi
 }
 
 Result<std::optional<fs::path>> latest_alone(const fs::path& root, const LatestOptions& options) {
-  CAIRN_TRY(wait_for_saves(root, options));
+  CAIRN_TRY(checkpointer::wait_for_saves(root, options.wait, options.interrupted));
   CAIRN_TRY_ASSIGN(const std::optional<CheckpointDirectories> directories, checkpoint_directories(root));
   if (!directories) {
     const Error missing = Error(ErrorCode::kNotFound, "no such directory: there is no checkpoint").file(root.string());

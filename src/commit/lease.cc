@@ -124,7 +124,9 @@ std::optional<std::uint32_t> rank_of_lease(std::string_view name) {
 Result<Lease> Lease::take_with_folder(storage::Storage& storage, const SaveIdentity& identity, Progress progress) {
   for (int tries = 1;; ++tries) {
     const Result<void> made = storage.make_folder(folder_of_save(identity));
-    Result<Lease> lease = made ? take(storage, identity, kLeaseName, progress) : Result<Lease>(made.error());
+    Result<Lease> lease =
+        made ? take(storage, identity, folder_of_save(identity) + "/" + std::string(kLeaseName), progress)
+             : Result<Lease>(made.error());
     // kNotFound: another save's cleaning has removed the folder while the folder was still empty.
     if (lease || lease.error().code() != ErrorCode::kNotFound || tries == kFolderTriesMax) return lease;
   }
@@ -133,12 +135,15 @@ Result<Lease> Lease::take_with_folder(storage::Storage& storage, const SaveIdent
 Result<Lease> Lease::take_as_rank(storage::Storage& storage, const SaveIdentity& identity, std::uint32_t rank,
                                   Progress progress) {
   CAIRN_TRY(storage.join_folder(folder_of_save(identity)));
-  return take(storage, identity, rank_lease_name(rank), std::move(progress));
+  return take(storage, identity, folder_of_save(identity) + "/" + rank_lease_name(rank), std::move(progress));
 }
 
-Result<Lease> Lease::take(storage::Storage& storage, const SaveIdentity& identity, std::string_view file_name,
+Result<Lease> Lease::take_file(storage::Storage& storage, const SaveIdentity& identity, const std::string& name) {
+  return take(storage, identity, name, {});
+}
+
+Result<Lease> Lease::take(storage::Storage& storage, const SaveIdentity& identity, const std::string& name,
                           Progress progress) {
-  const std::string name = folder_of_save(identity) + "/" + std::string(file_name);
   const LeaseText text{encode(identity, os::ProcessIdentity::mine()), std::move(progress)};
   CAIRN_TRY(storage.create_whole(name, text.whole(), Durability::kBuffered));
   const auto work = [&storage, name, text](std::stop_token stop) { beat(std::move(stop), storage, name, text); };

@@ -73,12 +73,14 @@ class Lease {
   // folder belongs to another user.
   static Result<Lease> take_as_rank(storage::Storage& storage, const SaveIdentity& identity, std::uint32_t rank,
                                     Progress progress = {});
+  // Takes a lease outside of a save's folder: of the process that manages a run (run/managing_lease.h).
+  static Result<Lease> take_file(storage::Storage& storage, const SaveIdentity& identity, const std::string& name);
 
   Lease(Lease&&) noexcept = default;
   Lease& operator=(Lease&&) noexcept = default;
 
  private:
-  static Result<Lease> take(storage::Storage& storage, const SaveIdentity& identity, std::string_view file_name,
+  static Result<Lease> take(storage::Storage& storage, const SaveIdentity& identity, const std::string& name,
                             Progress progress);
   explicit Lease(std::jthread heartbeat) : heartbeat_(std::move(heartbeat)) {}
   std::jthread heartbeat_;

@@ -34,7 +34,7 @@ class Told {
   std::atomic<int> count_{0};
 };
 
-TEST(SignalWatch, TellsOfTheFirstArrival) {
+TEST(SignalWatch, FirstArrivalReachesTheFunction) {
   Told told;
   const auto watch = SignalWatch::start({SIGUSR1, SIGUSR2}, told.seen()).value();
   raise(SIGUSR2);

@@ -88,7 +88,7 @@ class Ranks:
             if not self.are_many or abandon is None:
                 raise
             try:
-                abandon(_reason_of(error), **self.options)
+                abandon(reason_of(error), **self.options)
             except Unavailable as lost:  # the group has failed as well; this rank's own failure is the cause
                 if not lost.causes:
                     raise error from None
@@ -122,7 +122,7 @@ class Ranks:
         """Raises the common error of all ranks if a rank has failed; returns on a rank that must raise its own Ctrl-C
         or exception."""
         try:
-            _engine.agree(() if failure is None else _reason_of(failure), **self.options)
+            _engine.agree(() if failure is None else reason_of(failure), **self.options)
         except Error as common:
             failures = failures_of(common)
             if not failures and failure is None:  # the group itself has failed
@@ -137,7 +137,7 @@ class Ranks:
             raise CheckpointException(step, failures) from failure
 
 
-def _reason_of(error: BaseException) -> Reason:
+def reason_of(error: BaseException) -> Reason:
     """Returns the parts of an exception for the remaining ranks. Never fails, also if the exception's own methods
     do."""
     record = record_of(error)

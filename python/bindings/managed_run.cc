@@ -1,0 +1,271 @@
+// ManagedRun: the decisions of cairn.CheckpointManager. Python's lock is released during each call.
+#include <cairn/managed_run.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bound.h"
+#include "call_options.h"
+#include "errors.h"
+#include "interrupt.h"
+#include "retention_rule.h"
+#include "text.h"
+
+namespace cairn::python {
+namespace {
+
+using std::chrono::milliseconds;
+
+milliseconds of_seconds(double seconds) {
+  return std::chrono::duration_cast<milliseconds>(std::chrono::duration<double>(seconds));
+}
+
+// An object of Python that threads of the engine use and may be the last to own.
+class HeldObject {
+ public:
+  explicit HeldObject(nb::object object) : object_(std::move(object)) {}
+  ~HeldObject() {
+    const nb::gil_scoped_acquire lock;
+    object_.reset();
+  }
+  HeldObject(const HeldObject&) = delete;
+  HeldObject& operator=(const HeldObject&) = delete;
+  const nb::object& get() const { return object_; }
+
+ private:
+  nb::object object_;
+};
+
+// The methods of a Python object as the engine's RunStore.
+class PythonStore : public RunStore {
+ public:
+  explicit PythonStore(nb::object calls) : calls_(std::move(calls)) {}
+
+  Result<void> set(const std::string& key, const std::string& value) override {
+    return ask([&]() -> Result<void> {
+      calls_.get().attr("set")(to_str(key), to_str(value));
+      return {};
+    });
+  }
+
+  Result<std::optional<std::vector<std::string>>> wait(const std::vector<std::string>& keys,
+                                                       milliseconds timeout) override {
+    return ask([&]() -> Result<std::optional<std::vector<std::string>>> {
+      nb::list names;
+      for (const std::string& key : keys) names.append(to_str(key));
+      const double seconds = std::chrono::duration<double>(timeout).count();
+      const nb::object values = calls_.get().attr("wait")(names, seconds);
+      if (values.is_none()) return std::optional<std::vector<std::string>>();
+      return std::optional(nb::cast<std::vector<std::string>>(values));
+    });
+  }
+
+  Result<void> remove(const std::string& key) override {
+    return ask([&]() -> Result<void> {
+      calls_.get().attr("remove")(to_str(key));
+      return {};
+    });
+  }
+
+ private:
+  template <typename Work>
+  auto ask(Work&& work) -> decltype(work()) {
+    const nb::gil_scoped_acquire lock;
+    try {
+      return work();
+    } catch (nb::python_error& error) {
+      return Error(ErrorCode::kUnavailable, std::string("the store of the process group: ") + error.what());
+    } catch (const nb::cast_error&) {
+      return Error(ErrorCode::kInternal, "the store of the process group has returned no texts");
+    }
+  }
+
+  HeldObject calls_;
+};
+
+std::function<void(const Error&)> warning_calls(nb::object warn) {
+  return [held = std::make_shared<HeldObject>(std::move(warn))](const Error& error) {
+    const nb::gil_scoped_acquire lock;
+    try {
+      held->get()(exception_of(error));
+    } catch (nb::python_error& raised) {
+      raised.discard_as_unraisable("the warning of a CheckpointManager");
+    }
+  };
+}
+
+SaveSchedule schedule_of(const nb::tuple& schedule) {
+  SaveSchedule result;
+  result.every_steps = nb::cast<std::optional<std::uint64_t>>(schedule[0]);
+  const auto every = nb::cast<std::optional<double>>(schedule[1]);
+  if (every) result.every = of_seconds(*every);
+  result.automatic = nb::cast<bool>(schedule[2]);
+  result.bounds = {nb::cast<double>(schedule[3]), nb::cast<double>(schedule[4])};
+  result.expected_between_failures = nb::cast<double>(schedule[5]);
+  return result;
+}
+
+class PythonManagedRun {
+  // Runs `work` without Python's lock, and raises its error.
+  template <typename Work>
+  auto call(Work&& work) {
+    Interrupt interrupt;
+    poll_ = interrupt.poll();
+    auto result = [&] {
+      const nb::gil_scoped_release released;
+      return work();
+    }();
+    poll_ = {};
+    interrupt.rethrow(result);
+    if (collectives_.is_none()) return unwrap(std::move(result));
+    return nb::cast<PythonCollectives&>(collectives_).unwrap(std::move(result));
+  }
+
+  ManagedRun& run() {
+    if (run_ == nullptr) throw Error(ErrorCode::kInvalidArgument, "the CheckpointManager is closed");
+    return *run_;
+  }
+
+ public:
+  // `schedule`: steps, seconds, automatic, least and greatest seconds, seconds between failures. `times`: the waits for
+  // saves in flight and for the answers of ranks, in seconds. `rule`: None, or as in rule_of().
+  PythonManagedRun(const nb::bytes& root, const nb::tuple& schedule, nb::handle name, const nb::object& rule,
+                   bool adopt, std::uint32_t failures_in_a_row, const nb::tuple& times,
+                   const std::vector<int>& stop_signals, nb::object collectives, nb::object store, nb::object warn)
+      : collectives_(std::move(collectives)) {
+    ManagedRunOptions options;
+    options.schedule = schedule_of(schedule);
+    options.name = to_utf8(name);
+    if (!rule.is_none()) options.keep = rule_of(nb::cast<nb::tuple>(rule));
+    options.adopt = adopt;
+    options.failures_in_a_row = failures_in_a_row;
+    options.wait_for_saves = of_seconds(nb::cast<double>(times[0]));
+    options.agreement_deadline = of_seconds(nb::cast<double>(times[1]));
+    options.stop_signals = stop_signals;
+    options.warn = warning_calls(std::move(warn));
+    if (!collectives_.is_none()) options.collectives = &nb::cast<PythonCollectives&>(collectives_).engine();
+    if (!store.is_none()) options.store = std::make_shared<PythonStore>(std::move(store));
+    options.interrupted = [this] { return poll_ && poll_(); };
+    const std::filesystem::path path = to_filesystem_path(root);
+    run_ = call([&] { return ManagedRun::open(path, std::move(options)); });
+  }
+
+  ~PythonManagedRun() {
+    const nb::gil_scoped_release released;  // the threads of the run may be waiting for Python's lock
+    run_.reset();
+  }
+  PythonManagedRun(const PythonManagedRun&) = delete;
+  PythonManagedRun& operator=(const PythonManagedRun&) = delete;
+
+  // None, or the directory. `reason`: None, or why the last directory can't be loaded.
+  nb::object next_checkpoint(const nb::object& reason) {
+    std::optional<Error> fault;
+    if (!reason.is_none()) fault = reason_of(nb::cast<nb::tuple>(reason));
+    const auto directory = call([&] { return run().next_checkpoint(fault); });
+    return directory ? nb::object(to_bytes(*directory)) : nb::none();
+  }
+
+  std::uint64_t resumed() { return run().resumed(); }
+
+  int due(std::uint64_t step) {
+    return static_cast<int>(call([&] { return run().due(step); }));
+  }
+
+  void request_stop() {
+    call([&] { return run().request_stop(); });
+  }
+
+  nb::tuple begin(std::uint64_t step, const std::map<std::string, double>& metrics, nb::handle notes) {
+    const std::string text = to_utf8(notes);
+    const SaveStart start = call([&] { return run().begin(step, metrics, text); });
+    return nb::make_tuple(to_bytes(start.directory), to_str(start.notes));
+  }
+
+  void began() { run().began(); }
+
+  // `reason`: None, or why the save has failed.
+  void ended(const nb::object& reason) {
+    std::optional<Error> fault;
+    if (!reason.is_none()) fault = reason_of(nb::cast<nb::tuple>(reason));
+    const nb::gil_scoped_release released;
+    run().ended(fault);
+  }
+
+  std::vector<std::uint64_t> steps() {
+    return call([&] { return run().steps(); });
+  }
+  std::optional<std::uint64_t> latest_step() {
+    return call([&] { return run().latest_step(); });
+  }
+  std::optional<std::uint64_t> best_step(const std::string& metric, bool largest) {
+    const auto order = largest ? RetentionRule::Best::Order::kMax : RetentionRule::Best::Order::kMin;
+    return call([&] { return run().best_step(metric, order); });
+  }
+  std::map<std::string, double> metrics(std::uint64_t step) {
+    return call([&] { return run().metrics(step); });
+  }
+  nb::bytes directory_of(std::uint64_t step) { return to_bytes(run().directory_of(step)); }
+
+  nb::tuple report() {
+    const ManagedRunReport report = run().report();
+    return nb::make_tuple(report.elapsed, report.calls, report.slower_steps, report.failed_saves, report.restarts,
+                          report.redone, report.saves, report.failed, report.failures, report.interval,
+                          report.good_share());
+  }
+
+  void close() {
+    if (run_ == nullptr) return;
+    Result<void> closed;
+    {
+      const nb::gil_scoped_release released;
+      closed = run_->close();
+      run_.reset();
+    }
+    unwrap(std::move(closed));
+  }
+
+ private:
+  nb::object collectives_;
+  std::function<bool()> poll_;  // of the call under way
+  std::unique_ptr<ManagedRun> run_;
+};
+
+}  // namespace
+
+void bind_managed_run(nb::module_& module) {
+  nb::class_<PythonManagedRun>(module, "ManagedRun")
+      .def(nb::init<const nb::bytes&, const nb::tuple&, nb::handle, const nb::object&, bool, std::uint32_t,
+                    const nb::tuple&, const std::vector<int>&, nb::object, nb::object, nb::object>(),
+           nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+           nb::arg().none(), nb::arg().none(), nb::arg())
+      .def("next_checkpoint", &PythonManagedRun::next_checkpoint, nb::arg().none())
+      .def("resumed", &PythonManagedRun::resumed)
+      .def("due", &PythonManagedRun::due)
+      .def("request_stop", &PythonManagedRun::request_stop)
+      .def("begin", &PythonManagedRun::begin)
+      .def("began", &PythonManagedRun::began)
+      .def("ended", &PythonManagedRun::ended, nb::arg().none())
+      .def("steps", &PythonManagedRun::steps)
+      .def("latest_step", &PythonManagedRun::latest_step)
+      .def("best_step", &PythonManagedRun::best_step)
+      .def("metrics", &PythonManagedRun::metrics)
+      .def("directory_of", &PythonManagedRun::directory_of)
+      .def("report", &PythonManagedRun::report)
+      .def("close", &PythonManagedRun::close);
+}
+
+}  // namespace cairn::python

@@ -1,0 +1,412 @@
+"""CheckpointManager: the checkpoints of a run. Saves when due, keeps by a rule, stops at a signal, resumes."""
+
+import atexit
+import datetime
+import json
+import logging
+import math
+import os
+import signal
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Literal, NamedTuple
+
+from cairn import _engine
+from cairn._async import pending_saves
+from cairn._async.pending_saves import SaveFuture
+from cairn._calls.async_save import async_save
+from cairn._calls.load import load
+from cairn._directory import real_path
+from cairn._ranks.checkpoint_exceptions import failures_of
+from cairn._ranks.ranks import Ranks, reason_of
+from cairn._state.notes import notes_text
+from cairn._torch_names.torch_floor import AsyncCheckpointerType
+from cairn.errors import Corrupt, Error, InvalidArgument, NotFound, Replaced, Unsupported
+from cairn.progress import Progress
+from cairn.retention import retention_rule
+from cairn.warnings import DamageWarning
+
+_SaveEvery = int | datetime.timedelta | Literal["auto"]
+_Best = tuple[str, Literal["min", "max"]] | tuple[str, Literal["min", "max"], int]
+_log = logging.getLogger("cairn")
+_NO, _SAVE, _STOP = range(3)  # the results of the engine's due()
+_DAMAGE = (Corrupt, NotFound, Replaced)
+_LASTING = (InvalidArgument, Unsupported)  # every later save would fail too
+_WAIT_SLICE_SECONDS = 0.2
+
+
+class RunReport(NamedTuple):
+    """What saving and failing have cost a run, in seconds, since its first start, as this rank sees it.
+
+    `elapsed` counts all time, also while no process ran. `calls`: the training waited in calls that save, of which
+    `failed_saves` for saves that failed. `slower_steps`: steps beside a save in the background took so much longer than
+    the mean of the other steps. `restarts`: from the last sign of life of a failed process to the first step of the
+    next. `redone`: from the checkpoint to the failure, so training that was done again. `saves`, `failed`, `failures`:
+    durable saves, failed saves, and restarts after a process that did not close its manager. `interval`: the automatic
+    interval of saves now, 0 without. `good_share`: the share of `elapsed` in which the run trained for good.
+    """
+
+    elapsed: float
+    calls: float
+    slower_steps: float
+    failed_saves: float
+    restarts: float
+    redone: float
+    saves: int
+    failed: int
+    failures: int
+    interval: float
+    good_share: float
+
+
+class _Warnings:
+    """Takes warnings of the engine's threads to the log, and those of a call to a list."""
+
+    def __init__(self) -> None:
+        self._called: list[Error] | None = None
+
+    def __call__(self, error: Error) -> None:
+        if self._called is not None:
+            self._called.append(error)
+        else:
+            _log.warning("%s", error)
+
+    def __enter__(self) -> list[Error]:
+        self._called = []
+        return self._called
+
+    def __exit__(self, *_: object) -> None:
+        self._called = None
+
+
+class CheckpointManager:
+    """The checkpoints of a run below a directory `root`, a directory for each saved step.
+
+    ::
+
+        with cairn.CheckpointManager("runs/7", save_every=1000, keep_last=3) as manager:
+            first = (manager.restore(state) or 0) + 1
+            for step in range(first, steps + 1):
+                train(step)
+                manager.save(step, state, metrics={"loss": loss})
+                if manager.preempted:
+                    break
+
+    `save_every`: a number of steps (a save at each multiple), a ``datetime.timedelta`` since the last save began, or
+    "auto" (the interval of the least expected loss, from the costs and failures so far, between the two
+    `interval_bounds`; `expected_between_failures` is the time between failures that is expected before the first), or a
+    sequence of these; None: only saves with ``force=True`` and the save of a stop. `keep_last`, `keep_every`,
+    `keep_best`, `newer_than`, `adopt`: as in :func:`cairn.prune`; without any, all checkpoints stay. Rank 0 removes the
+    others in a thread of low priority, after the next save is durable on all ranks. `name`: of a step's directory; the
+    step must be its last number. Checkpoints with other names in `root` count too, also those of
+    ``torch.distributed.checkpoint``.
+
+    `preemption_signals`: after one of them on any rank, all ranks save at the same step, and `preempted` is True. The
+    handlers that were there before are called too. A second arrival of a signal takes the action from before: SIGTERM
+    then ends the process. `grace_seconds`: the save of a stop waits at most so long until it is durable.
+
+    `failures_in_a_row`: a failed save is a warning on the log `cairn`, until so many have failed one after the other;
+    the next save then raises the error. `process`: a native process writes, and finishes its staged saves even if this
+    process is killed; False: threads of this process write. `wait_seconds`: a restart waits so long for saves in flight
+    of an earlier process. `agreement_seconds`: a rank that does not answer so long to an announced stop fails the next
+    step of all ranks.
+
+    A root has one manager at a time. Raises Unavailable if a living process manages `root`: at once if it is on this
+    host, at the first save if it is on another host. All ranks of `process_group` make the same calls in the same order
+    with the same steps, from one thread. `preempt`, `report` and the listing may be called from any thread and rank.
+    """
+
+    def __init__(  # noqa: PLR0913 - keywords, each with a default
+        self,
+        root: str | os.PathLike[str],
+        *,
+        save_every: _SaveEvery | Sequence[_SaveEvery] | None = None,
+        keep_last: int | None = None,
+        keep_every: int | datetime.timedelta | None = None,
+        keep_best: _Best | Sequence[_Best] | None = None,
+        newer_than: datetime.timedelta | float | None = None,
+        adopt: bool = False,
+        name: str = "step-{step}",
+        preemption_signals: Sequence[int] = (signal.SIGTERM,),
+        grace_seconds: float = 25.0,
+        failures_in_a_row: int = 3,
+        process: bool = True,
+        wait_seconds: float = 60.0,
+        agreement_seconds: float = 30.0,
+        interval_bounds: tuple[float, float] = (60.0, 4 * 3600.0),
+        expected_between_failures: datetime.timedelta = datetime.timedelta(days=1),
+        process_group: Any = None,
+        no_dist: bool = False,
+    ) -> None:
+        rule = retention_rule(keep_last, keep_every, keep_best, newer_than)
+        schedule = _schedule_of(save_every, interval_bounds, expected_between_failures.total_seconds())
+        for what, seconds in (
+            ("grace_seconds", grace_seconds),
+            ("wait_seconds", wait_seconds),
+            ("agreement_seconds", agreement_seconds),
+        ):
+            _check_seconds(what, seconds)
+        self.root = real_path(root)
+        self._ranks = Ranks(process_group, no_dist)
+        self._call = {"process_group": process_group, "no_dist": no_dist}
+        self._kind = AsyncCheckpointerType.PROCESS if process else AsyncCheckpointerType.THREAD
+        self._grace = grace_seconds
+        self._warnings = _Warnings()
+        self._save: SaveFuture | None = None  # the last one
+        self._counted = threading.Event()  # the engine has counted the end of the last save
+        self._counted.set()
+        self._preempted = False
+        self._last_report: RunReport | None = None  # when the manager was closed
+        store = None
+        if self._ranks.are_many:
+            from cairn._ranks.group_store import GroupStore
+
+            store = GroupStore(process_group)
+        self._run = _engine.ManagedRun(
+            os.fsencode(root),
+            schedule,
+            name,
+            None if rule == retention_rule(None, None, None, None) else rule,
+            adopt,
+            failures_in_a_row,
+            (wait_seconds, agreement_seconds),
+            list(preemption_signals),
+            self._ranks.options.get("collectives"),
+            store,
+            self._warnings,
+        )
+        self._finalizer = weakref.finalize(self, _close_quietly, self._run)
+        self._finalizer.atexit = False
+        atexit.register(self._finalizer)  # before torch's store and the interpreter go
+
+    def __enter__(self) -> "CheckpointManager":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes the manager. An exception of the block passes; the failure of the last save is then only logged."""
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except Error as failure:
+            _log.error("closing the manager of '%s': %s", self.root, failure)
+
+    @property
+    def preempted(self) -> bool:
+        """Whether the run should end: the ranks have agreed on a stop, and its save has been made."""
+        return self._preempted
+
+    def preempt(self) -> None:
+        """Stops the run as a signal does. From any thread of any rank."""
+        self._run.request_stop()
+
+    def should_save(self, step: int) -> bool:
+        """Whether save() would save after `step`: for callers whose state is expensive to collect. As for save(), all
+        ranks call it after each step."""
+        return self._run.due(step) != _NO
+
+    def save(
+        self,
+        step: int,
+        state: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
+        metrics: Mapping[str, float] | None = None,
+        *,
+        notes: Mapping[str, Any] | None = None,
+        force: bool = False,
+    ) -> SaveFuture | None:
+        """Ends `step`, and saves `state` in the background if a save is due, or with `force`. Returns the future of the
+        save, or None if no save is due.
+
+        All ranks call save() after each step. `state` is a state dict as for :func:`cairn.async_save`, or a function
+        that makes it, called only for a save. `metrics` and `notes`, which must be JSON, are stored with the checkpoint
+        (:attr:`cairn.Checkpoint.notes`), as given by rank 0. A metric that is not finite is left out, with a warning.
+
+        Waits for the end of the save before. A failed save is counted (`failures_in_a_row`), and its future has the
+        error. Raises InvalidArgument and Unsupported at once if the state can't be saved. With the save of a stop, the
+        call returns when the save is durable, or after `grace_seconds`.
+        """
+        due = self._run.due(step)
+        if due == _NO and not force:
+            return None
+        self._finish()
+        with self._ranks.all_fail_together("begin"):
+            place, text = self._run.begin(step, _numbers(metrics), notes_text(notes))
+            made = state() if callable(state) and not isinstance(state, Mapping) else state
+        self._save = self._begin(os.fsdecode(place), dict(made), json.loads(text))
+        if due == _STOP:
+            self._preempted = True
+            if not pending_saves.await_end(self._save, self._grace):
+                _log.warning("the save of step %d is not durable within %s s; its writer goes on", step, self._grace)
+        return self._save
+
+    def restore(self, state: dict[str, Any], **load_options: Any) -> int | None:
+        """Loads the newest good checkpoint into `state`, and returns its step. None if `root` holds no checkpoint.
+
+        `load_options` are those of :func:`cairn.load`. A damaged checkpoint is passed over, with a DamageWarning on all
+        ranks. Raises Corrupt if there are checkpoints and none can be loaded. Every other error of the load is raised
+        at once: a missing key, a wrong shape, denied access. Waits up to `wait_seconds` for saves in flight.
+        """
+        reason = None
+        while True:
+            with self._warnings as passed_over:
+                place = self._run.next_checkpoint(reason)
+            for error in passed_over:
+                warnings.warn(str(error), DamageWarning, stacklevel=2)
+            if place is None:
+                return None
+            try:
+                load(state, checkpoint_id=os.fsdecode(place), **self._call, **load_options)
+            except Exception as error:
+                if not _is_damage(error):
+                    raise
+                reason = reason_of(error)
+            else:
+                return self._run.resumed()
+
+    def steps(self) -> list[int]:
+        """Returns the steps of all whole checkpoints in `root`, ascending."""
+        return self._run.steps()
+
+    def latest_step(self) -> int | None:
+        """Returns the step of the newest whole checkpoint, in the order of :func:`cairn.latest`."""
+        return self._run.latest_step()
+
+    def best_step(self, metric: str, order: Literal["min", "max"] = "min") -> int | None:
+        """Returns the step with the smallest or largest value of a metric; of equal values the newer."""
+        if order not in ("min", "max"):
+            raise InvalidArgument("order must be 'min' or 'max'", actual=repr(order))
+        return self._run.best_step(metric, order == "max")
+
+    def metrics(self, step: int) -> dict[str, float]:
+        """Returns the metrics of a step's checkpoint. Raises NotFound."""
+        return self._run.metrics(step)
+
+    def directory_of(self, step: int) -> str:
+        """Returns the directory into which save() saves a step."""
+        return os.fsdecode(self._run.directory_of(step))
+
+    def report(self) -> RunReport:
+        """Returns what saving and failing have cost the run; after close(), up to close()."""
+        return self._last_report or RunReport(*self._run.report())
+
+    def wait(self) -> None:
+        """Waits for the save in flight, and raises its error."""
+        self._finish()
+        if self._save is not None:
+            self._save.result()
+
+    def close(self) -> None:
+        """Waits for the save in flight, leaves `root` to the next manager, and raises the error of the last save."""
+        try:
+            self._finish()
+        finally:
+            if self._last_report is None:
+                self._last_report = self.report()
+            atexit.unregister(self._finalizer)
+            self._finalizer.detach()
+            self._run.close()
+        if self._save is not None:
+            self._save.result()
+
+    def _begin(self, directory: str, state: dict[str, Any], notes: dict[str, Any]) -> SaveFuture:
+        self._counted.clear()
+        try:
+            future = async_save(
+                state, checkpoint_id=directory, async_checkpointer_type=self._kind, notes=notes, **self._call
+            )
+        except BaseException as error:
+            self._run.began()
+            self._run.ended(reason_of(error))
+            self._counted.set()
+            if not isinstance(error, Exception) or isinstance(error, _LASTING):
+                raise
+            failed = SaveFuture(lambda: Progress("ended", 0, 0))
+            failed.set_exception(error)
+            failed.exception()  # the engine's warning reports it
+            return failed
+        self._run.began()
+        Future.add_done_callback(future, _Count(self._run, self._counted))
+        assert isinstance(future, SaveFuture)
+        return future
+
+    def _finish(self) -> None:
+        """Waits until the last save has ended and is counted."""
+        if self._save is None:
+            return
+        pending_saves.await_end(self._save)
+        while not self._counted.wait(_WAIT_SLICE_SECONDS):
+            pass
+        self._save.exception()  # reported by the count
+
+
+class _Count:
+    """The callback of a save's future: tells the engine of the end. Holds no manager."""
+
+    def __init__(self, run: "_engine.ManagedRun", counted: threading.Event) -> None:
+        self._run = run
+        self._counted = counted
+
+    def __call__(self, future: "Future[Any]") -> None:
+        try:
+            error = Future.exception(future)
+            self._run.ended(None if error is None else reason_of(error))
+        finally:
+            self._counted.set()
+
+
+def _close_quietly(run: "_engine.ManagedRun") -> None:
+    try:
+        run.close()
+    except Error as failure:
+        _log.warning("%s", failure)
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether each rank that failed has found damage, and no rank another fault."""
+    if not isinstance(error, Error):
+        return False
+    failures = [failure for failure, *_ in failures_of(error).values()] or [error]
+    return all(isinstance(failure, _DAMAGE) for failure in failures)
+
+
+def _numbers(metrics: Mapping[str, float] | None) -> dict[str, float]:
+    return {str(name): float(value) for name, value in (metrics or {}).items()}
+
+
+def _check_seconds(what: str, seconds: float) -> None:
+    if not (isinstance(seconds, (int, float)) and math.isfinite(seconds) and 0 <= seconds <= 10**9):
+        raise InvalidArgument(f"{what} must be a number of seconds", actual=repr(seconds))
+
+
+def _schedule_of(
+    save_every: _SaveEvery | Sequence[_SaveEvery] | None, bounds: tuple[float, float], between_failures: float
+) -> tuple[Any, ...]:
+    parts = () if save_every is None else save_every if isinstance(save_every, (list, tuple)) else (save_every,)
+    steps, seconds, automatic = None, None, False
+    for part in parts:
+        if part == "auto":
+            automatic = True
+        elif isinstance(part, datetime.timedelta) and part.total_seconds() > 0:
+            seconds = part.total_seconds()
+        elif isinstance(part, int) and not isinstance(part, bool) and part > 0:
+            steps = part
+        else:
+            raise InvalidArgument(
+                "save_every has a part that is no interval",
+                expected="a positive number of steps, a positive timedelta, or 'auto'",
+                actual=repr(part),
+            )
+    least, most = bounds
+    if not 0 < least <= most < math.inf or not 0 < between_failures < math.inf:
+        raise InvalidArgument(
+            "interval_bounds and expected_between_failures must be positive, the lower bound first",
+            actual=f"{bounds}, {between_failures} s",
+        )
+    return steps, seconds, automatic, float(least), float(most), between_failures

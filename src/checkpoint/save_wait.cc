@@ -1,0 +1,36 @@
+#include "checkpoint/save_wait.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "checkpoint/checkpoint_directories.h"
+#include "commit/dead_saves.h"
+#include "storage/backoff.h"
+#include "storage/open_directory.h"
+
+namespace cairn::checkpointer {
+namespace {
+
+bool has_save_in_flight(const std::filesystem::path& directory) {
+  const auto storage = storage::open_directory(directory);
+  if (!storage) return false;
+  const Result<bool> has_living = commit::has_living_save(**storage);
+  return has_living && *has_living;
+}
+
+}  // namespace
+
+Result<void> wait_for_saves(const std::filesystem::path& root, std::chrono::milliseconds wait_max,
+                            const std::function<bool()>& interrupted) {
+  const auto start = std::chrono::steady_clock::now();
+  for (storage::Backoff backoff; std::chrono::steady_clock::now() - start < wait_max; backoff.pause()) {
+    if (interrupted && interrupted()) {
+      return Error(ErrorCode::kCancelled, "interrupted while waiting for saves in flight");
+    }
+    CAIRN_TRY_ASSIGN(const std::optional<CheckpointDirectories> directories, checkpoint_directories(root));
+    if (!directories || std::none_of(directories->begin(), directories->end(), has_save_in_flight)) break;
+  }
+  return {};
+}
+
+}  // namespace cairn::checkpointer

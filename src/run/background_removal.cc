@@ -1,0 +1,79 @@
+#include "run/background_removal.h"
+
+#include <utility>
+
+#include "os/priority.h"
+#include "os/start_thread.h"
+#include "run/retention.h"
+
+namespace cairn::run {
+namespace {
+
+constexpr int kNiceness = 19;
+
+}  // namespace
+
+BackgroundRemoval::BackgroundRemoval(std::filesystem::path root, PruneOptions rule, ManagingLease& lease, Warn warn)
+    : root_(std::move(root)), rule_(std::move(rule)), lease_(lease), warn_(std::move(warn)) {}
+
+Result<std::unique_ptr<BackgroundRemoval>> BackgroundRemoval::start(const std::filesystem::path& root,
+                                                                    const PruneOptions& rule, ManagingLease& lease,
+                                                                    Warn warn) {
+  CAIRN_TRY(check(rule.rule));
+  std::unique_ptr<BackgroundRemoval> removal(new BackgroundRemoval(root, rule, lease, std::move(warn)));
+  BackgroundRemoval& self = *removal;
+  CAIRN_TRY_ASSIGN(self.thread_,
+                   os::start_thread<std::jthread>("to remove checkpoints",
+                                                  [&self](const std::stop_token& stop) { self.run(stop); }));
+  return removal;
+}
+
+BackgroundRemoval::~BackgroundRemoval() { end(false); }
+
+void BackgroundRemoval::wake() {
+  const std::lock_guard lock(mutex_);
+  is_wanted_ = true;
+  changed_.notify_all();
+}
+
+void BackgroundRemoval::end(bool finish) {
+  if (finish) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !is_wanted_ && !is_running_; });
+  }
+  thread_.request_stop();
+  if (thread_.joinable()) thread_.join();
+}
+
+void BackgroundRemoval::run(const std::stop_token& stop) {
+  os::set_priority({.nice = kNiceness, .io_class = os::IoClass::kIdle});
+  std::unique_lock lock(mutex_);
+  while (changed_.wait(lock, stop, [this] { return is_wanted_; }) && !stop.stop_requested()) {
+    is_wanted_ = false;
+    is_running_ = true;
+    lock.unlock();
+    apply(stop);
+    lock.lock();
+    is_running_ = false;
+    changed_.notify_all();
+  }
+}
+
+void BackgroundRemoval::apply(const std::stop_token& stop) {
+  const auto warn = [this](const Error& error) {
+    if (warn_) warn_(error);
+  };
+  const Result<bool> mine = lease_.is_mine();
+  if (!mine) return warn(mine.error());
+  if (!*mine) return;  // the next save says so
+  PruneOptions options = rule_;
+  options.interrupted = [&stop] { return stop.stop_requested(); };
+  const Result<PruneReport> report = prune(root_, options);
+  if (!report) {
+    if (report.error().code() != ErrorCode::kCancelled) warn(report.error());
+    return;
+  }
+  for (const Error& problem : report->problems) warn(problem);
+}
+
+}  // namespace cairn::run

@@ -1,0 +1,318 @@
+#include <cairn/managed_run.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <mutex>
+#include <utility>
+
+#include "checkpoint/save_wait.h"
+#include "checkpoint/step_in_name.h"
+#include "coordination/ranks.h"
+#include "os/process_identity.h"
+#include "os/signal_watch.h"
+#include "run/background_removal.h"
+#include "run/managing_lease.h"
+#include "run/restore_order.h"
+#include "run/run_account.h"
+#include "run/run_listing.h"
+#include "run/run_notes.h"
+#include "run/save_clock.h"
+#include "run/step_agreement.h"
+
+namespace cairn {
+namespace {
+
+namespace fs = std::filesystem;
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+Result<std::string> name_of_step(const std::string& pattern, std::uint64_t step) {
+  try {
+    return fmt::format(fmt::runtime(pattern), fmt::arg("step", step));
+  } catch (const fmt::format_error& error) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "the name of the steps' directories is no format: '" + pattern + "': " + error.what())
+        .expected("a name such as 'step-{step}'");
+  }
+}
+
+Result<void> check_name(const std::string& pattern) {
+  for (const std::uint64_t step : {std::uint64_t{7}, std::uint64_t{1234567}}) {
+    CAIRN_TRY_ASSIGN(const std::string name, name_of_step(pattern, step));
+    const bool is_one_name = !name.empty() && name.find('/') == std::string::npos && !name.starts_with(".cairn-");
+    if (is_one_name && checkpointer::step_in_name(name) == step) continue;
+    return Error(ErrorCode::kInvalidArgument, "'" + pattern + "' is no name for the steps' directories")
+        .expected("a name without '/' whose last number is the step, such as 'step-{step}'")
+        .actual("'" + name + "' for step " + std::to_string(step));
+  }
+  return {};
+}
+
+Result<void> check(const ManagedRunOptions& options) {
+  CAIRN_TRY(check_name(options.name));
+  const SaveSchedule& schedule = options.schedule;
+  if (schedule.every_steps == 0U) return Error(ErrorCode::kInvalidArgument, "a save each 0 steps can't be made");
+  if (options.failures_in_a_row == 0) {
+    return Error(ErrorCode::kInvalidArgument, "the number of failures in a row must be at least 1");
+  }
+  const bool needs_clock = schedule.every.has_value() || schedule.automatic;
+  if (needs_clock && options.collectives != nullptr && options.collectives->size() > 1 && options.store == nullptr) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "saves by the clock need a store by which rank 0 tells the other ranks, or saves each so many steps");
+  }
+  return {};
+}
+
+// A text of parts that hold no 0 byte.
+std::string joined(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += part + '\0';
+  return text;
+}
+
+std::vector<std::string> parted(const std::string& text) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = text.find('\0', begin);
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+}  // namespace
+
+struct ManagedRun::Impl {
+  Impl(fs::path directory, ManagedRunOptions given)
+      : root(std::move(directory)),
+        options(std::move(given)),
+        ranks(options.collectives, 0),
+        clock(options.schedule),
+        account(seconds_since_1970()) {}
+
+  void warn(const Error& error) const {
+    if (options.warn) options.warn(error);
+  }
+  Result<std::string> take(std::vector<std::string> all);
+  Result<std::string> choose(const std::optional<Error>& fault);
+  Error too_many_failures();
+
+  const fs::path root;
+  const ManagedRunOptions options;
+  coordination::Ranks ranks;
+  run::SaveClock clock;  // of rank 0
+  run::RunAccount account;
+  std::unique_ptr<run::ManagingLease> lease;  // of rank 0
+  std::unique_ptr<run::StepAgreement> agreement;
+  std::unique_ptr<run::BackgroundRemoval> removal;  // of rank 0, if a rule is given
+  std::unique_ptr<os::SignalWatch> signals;         // after `agreement`: requests stops of it
+  std::optional<run::RestoreOrder> restore_order;   // of rank 0
+  fs::path chosen;
+  std::string chosen_notes;
+  std::optional<std::pair<std::uint64_t, Due>> last_due;
+  std::atomic<bool> is_stopping{false};
+  std::mutex mutex;
+  std::uint32_t failures = 0;         // in a row
+  std::optional<Error> last_failure;  // of these
+  bool is_closed = false;
+};
+
+ManagedRun::ManagedRun(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ManagedRun::~ManagedRun() { (void)close(); }
+
+// At rank 0, when all ranks have come to open(): the prefix of the keys in the store.
+Result<std::string> ManagedRun::Impl::take(std::vector<std::string> /*all*/) {
+  CAIRN_TRY_ASSIGN(lease, run::ManagingLease::take(root));
+  if (options.keep) {
+    const PruneOptions rule{.rule = *options.keep, .adopt = options.adopt};
+    CAIRN_TRY_ASSIGN(removal, run::BackgroundRemoval::start(root, rule, *lease, options.warn));
+  }
+  const os::Random128 id = os::random_128();
+  return "cairn-run/" + to_hex(SaveId{id.high, id.low}) + "/";
+}
+
+Result<std::unique_ptr<ManagedRun>> ManagedRun::open(const fs::path& root, ManagedRunOptions options) {
+  auto impl = std::make_unique<Impl>(root, std::move(options));
+  coordination::Ranks& ranks = impl->ranks;
+  const Result<void> checked = check(impl->options);
+  Result<std::string> mine = checked ? Result<std::string>(std::string()) : Result<std::string>(checked.error());
+  const auto take = [&](std::vector<std::string> all) -> Result<std::vector<std::string>> {
+    CAIRN_TRY_ASSIGN(const std::string prefix, impl->take(std::move(all)));
+    return std::vector<std::string>(ranks.size(), prefix);
+  };
+  CAIRN_TRY_ASSIGN(const std::string prefix, ranks.exchange(std::move(mine), take));
+  const bool has_store = ranks.size() > 1;
+  CAIRN_TRY_ASSIGN(impl->agreement, run::StepAgreement::start({.store = has_store ? impl->options.store : nullptr,
+                                                               .rank = ranks.rank(),
+                                                               .size = ranks.size(),
+                                                               .prefix = prefix,
+                                                               .deadline = impl->options.agreement_deadline}));
+  auto managed = std::make_unique<ManagedRun>(std::move(impl));
+  Impl& self = *managed->impl_;
+  if (self.options.stop_signals.empty()) return managed;
+  const auto stop = [&self, &run = *managed](int) {
+    const Result<void> requested = run.request_stop();
+    if (!requested) self.warn(requested.error());
+  };
+  CAIRN_TRY_ASSIGN(self.signals, os::SignalWatch::start(self.options.stop_signals, stop));
+  return managed;
+}
+
+// At rank 0: the directory, its notes, and the warnings.
+Result<std::string> ManagedRun::Impl::choose(const std::optional<Error>& fault) {
+  if (!restore_order) {
+    CAIRN_TRY(checkpointer::wait_for_saves(root, options.wait_for_saves, options.interrupted));
+    CAIRN_TRY_ASSIGN(restore_order, run::RestoreOrder::of(root));
+  }
+  if (fault) restore_order->pass_over(*fault);
+  CAIRN_TRY_ASSIGN(const std::optional<fs::path> directory, restore_order->next());
+  if (!directory) return std::string();
+  std::string notes;
+  if (Result<std::string> read = run::notes_in(*directory)) notes = *std::move(read);
+  std::vector<std::string> parts = {directory->string(), notes};
+  for (const Error& warning : restore_order->take_warnings()) {
+    parts.push_back(std::string(warning.what()) + ": '" + directory->string() + "' takes its place");
+  }
+  return joined(parts);
+}
+
+Result<std::optional<fs::path>> ManagedRun::next_checkpoint(const std::optional<Error>& fault) {
+  if (fault && !run::is_damage(*fault)) return *fault;
+  Result<std::string> mine = std::string();
+  if (impl_->ranks.is_coordinator()) mine = impl_->ranks.attempt([&] { return impl_->choose(fault); });
+  CAIRN_TRY_ASSIGN(const std::string answer, impl_->ranks.broadcast(std::move(mine)));
+  const std::vector<std::string> parts = parted(answer);
+  if (parts.size() < 2) return std::optional<fs::path>();
+  impl_->chosen = parts[0];
+  impl_->chosen_notes = parts[1];
+  for (std::size_t i = 2; i < parts.size(); ++i) impl_->warn(Error(ErrorCode::kCorrupt, parts[i]));
+  return std::optional(impl_->chosen);
+}
+
+std::uint64_t ManagedRun::resumed() {
+  const auto last_sign = impl_->lease != nullptr ? impl_->lease->last_sign_before() : std::nullopt;
+  impl_->account.resume(impl_->chosen_notes, last_sign);
+  impl_->restore_order.reset();
+  return checkpointer::step_in_name(impl_->chosen).value_or(0);
+}
+
+Result<Due> ManagedRun::due(std::uint64_t step) {
+  if (impl_->last_due && impl_->last_due->first == step) return impl_->last_due->second;
+  if (impl_->ranks.is_coordinator() && impl_->clock.is_due()) impl_->agreement->request(run::kSaveRequest);
+  CAIRN_TRY_ASSIGN(const run::Requests requests, impl_->agreement->cross(step, impl_->options.interrupted));
+  impl_->account.step(seconds_since_1970());
+  const auto& every = impl_->options.schedule.every_steps;
+  Due due = (requests & run::kSaveRequest) != 0 || (every && step % *every == 0) ? Due::kSave : Due::kNo;
+  if ((requests & run::kStopRequest) != 0) {
+    due = Due::kStop;
+    impl_->is_stopping = true;
+  }
+  impl_->last_due = {step, due};
+  return due;
+}
+
+Result<void> ManagedRun::request_stop() {
+  if (impl_->ranks.size() > 1 && impl_->options.store == nullptr) {
+    return Error(ErrorCode::kUnsupported, "the ranks can't agree on the step of a stop without a store");
+  }
+  impl_->agreement->request(run::kStopRequest);
+  return {};
+}
+
+bool ManagedRun::is_stopping() const { return impl_->is_stopping; }
+
+Error ManagedRun::Impl::too_many_failures() {
+  failures = 0;
+  return std::move(*last_failure)
+      .while_doing("saving the checkpoints of a run: " + std::to_string(options.failures_in_a_row) +
+                   " saves in a row have failed, this is the last");
+}
+
+Result<SaveStart> ManagedRun::begin(std::uint64_t step, const std::map<std::string, double>& metrics,
+                                    const std::string& notes) {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    if (impl_->failures >= impl_->options.failures_in_a_row) return impl_->too_many_failures();
+  }
+  if (impl_->lease != nullptr) CAIRN_TRY(impl_->lease->confirm());
+  const double now = seconds_since_1970();
+  std::map<std::string, double> finite;
+  for (const auto& [name, value] : metrics) {
+    if (std::isfinite(value)) {
+      finite.emplace(name, value);
+    } else {
+      impl_->warn(Error(ErrorCode::kInvalidArgument, "the metric '" + name + "' of step " + std::to_string(step) +
+                                                         " is no finite number, and is left out"));
+    }
+  }
+  CAIRN_TRY_ASSIGN(std::string text, run::notes_of_save(notes, finite, impl_->account.text(now)));
+  impl_->account.save_begins(now);
+  impl_->clock.save_begins();
+  return SaveStart{directory_of(step), std::move(text)};
+}
+
+void ManagedRun::began() { impl_->account.save_returns(seconds_since_1970()); }
+
+void ManagedRun::ended(const std::optional<Error>& fault) {
+  impl_->account.save_ends(!fault, seconds_since_1970());
+  impl_->clock.save_ends(impl_->account.costs(), impl_->account.report(seconds_since_1970()));
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->failures = fault ? impl_->failures + 1 : 0;
+    impl_->last_failure = fault;
+  }
+  if (fault) impl_->warn(*fault);
+  if (!fault && impl_->removal != nullptr) impl_->removal->wake();
+}
+
+Result<std::vector<std::uint64_t>> ManagedRun::steps() const {
+  CAIRN_TRY_ASSIGN(const std::vector<run::ListedStep> listed, run::listed_steps(impl_->root));
+  std::vector<std::uint64_t> steps;
+  for (const run::ListedStep& entry : listed) steps.push_back(entry.step);
+  std::sort(steps.begin(), steps.end());
+  steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
+  return steps;
+}
+
+Result<std::optional<std::uint64_t>> ManagedRun::latest_step() const {
+  CAIRN_TRY_ASSIGN(const std::vector<run::ListedStep> listed, run::listed_steps(impl_->root));
+  return listed.empty() ? std::optional<std::uint64_t>() : listed.front().step;
+}
+
+Result<std::optional<std::uint64_t>> ManagedRun::best_step(const std::string& metric,
+                                                           RetentionRule::Best::Order order) const {
+  CAIRN_TRY_ASSIGN(const std::vector<run::ListedStep> listed, run::listed_steps(impl_->root));
+  return run::best_of(listed, metric, order);
+}
+
+Result<std::map<std::string, double>> ManagedRun::metrics(std::uint64_t step) const {
+  CAIRN_TRY_ASSIGN(const std::vector<run::ListedStep> listed, run::listed_steps(impl_->root));
+  for (const run::ListedStep& entry : listed) {
+    if (entry.step == step) return run::metrics_in(entry.directory);
+  }
+  return Error(ErrorCode::kNotFound, "no checkpoint of step " + std::to_string(step)).file(impl_->root.string());
+}
+
+fs::path ManagedRun::directory_of(std::uint64_t step) const {
+  return impl_->root / name_of_step(impl_->options.name, step).value();  // open() has checked the name
+}
+
+ManagedRunReport ManagedRun::report() const {
+  ManagedRunReport report = impl_->account.report(seconds_since_1970());
+  report.interval = impl_->clock.automatic_interval();
+  return report;
+}
+
+Result<void> ManagedRun::close() {
+  if (impl_ == nullptr || std::exchange(impl_->is_closed, true)) return {};
+  impl_->signals.reset();
+  if (impl_->removal != nullptr) impl_->removal->end(!impl_->is_stopping);
+  impl_->removal.reset();
+  return impl_->lease != nullptr ? impl_->lease->remove() : Result<void>();
+}
+
+}  // namespace cairn

@@ -1,0 +1,166 @@
+// A save:
+//
+// 1. The ranks learn whether a save is due (ManagedRun::due). The save before must have ended: all ranks know its
+//    outcome, and all or none find too many failures.
+// 2. A rank that can't begin takes part in the save with its reason: all ranks fail.
+// 3. The background save begins. A failure that only the storage or a rank causes is counted, and the training goes on;
+//    a failure that every later save would have too (a wrong argument) fails the call.
+// 4. A thread waits for the end of the save and counts it.
+// 5. The save of a stop is awaited.
+#include <cairn/async_checkpointer.h>
+#include <cairn/managed_run.h>
+
+#include <thread>
+#include <utility>
+
+#include "os/start_thread.h"
+
+namespace cairn {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::optional<Error> fault_of(const std::shared_future<Result<AsyncSaveReport>>& write) {
+  const Result<AsyncSaveReport>& report = write.get();
+  return report ? std::nullopt : std::optional(report.error());
+}
+
+// A save that has failed before its copy.
+AsyncSave failed_save(const Error& error) {
+  std::promise<Result<void>> staging;
+  staging.set_value(error);
+  std::promise<Result<AsyncSaveReport>> write;
+  write.set_value(error);
+  AsyncSave save;
+  save.staging = staging.get_future().share();
+  save.write = write.get_future().share();
+  save.progress = [] { return SaveProgress{.phase = SavePhase::kEnded}; };
+  save.fence = [](const Device&, std::chrono::milliseconds) { return Result<bool>(true); };
+  return save;
+}
+
+bool is_lasting(ErrorCode code) {
+  return code == ErrorCode::kInvalidArgument || code == ErrorCode::kUnsupported || code == ErrorCode::kCancelled;
+}
+
+}  // namespace
+
+struct CheckpointManager::Impl {
+  explicit Impl(CheckpointManagerOptions given) : options(std::move(given)), checkpointer(options.checkpointer) {}
+
+  // Ends when the save before has ended, and is counted.
+  void finish() {
+    if (follower.joinable()) follower.join();
+  }
+  Result<void> follow(const AsyncSave& save);
+  Result<AsyncSave> begin(std::uint64_t step, const StateDict& state, const std::map<std::string, double>& metrics);
+  void await_stop();
+
+  CheckpointManagerOptions options;
+  AsyncCheckpointer checkpointer;
+  std::unique_ptr<ManagedRun> run;
+  std::optional<AsyncSave> last;
+  std::jthread follower;
+  bool is_preempted = false;
+};
+
+CheckpointManager::CheckpointManager(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+CheckpointManager::CheckpointManager(CheckpointManager&&) noexcept = default;
+CheckpointManager& CheckpointManager::operator=(CheckpointManager&&) noexcept = default;
+CheckpointManager::~CheckpointManager() {
+  if (impl_ != nullptr) (void)close();
+}
+
+Result<CheckpointManager> CheckpointManager::open(const fs::path& root, CheckpointManagerOptions options) {
+  if (options.checkpointer.process == nullptr && options.writer_process) {
+    options.checkpointer.process = CheckpointProcess::make();
+  }
+  options.save.save.collectives = options.run.collectives;
+  options.load.collectives = options.run.collectives;
+  auto impl = std::make_unique<Impl>(std::move(options));
+  CAIRN_TRY_ASSIGN(impl->run, ManagedRun::open(root, impl->options.run));
+  return CheckpointManager(std::move(impl));
+}
+
+Result<std::optional<std::uint64_t>> CheckpointManager::restore(StateDict& state) {
+  std::optional<Error> fault;
+  while (true) {
+    CAIRN_TRY_ASSIGN(const std::optional<fs::path> directory, impl_->run->next_checkpoint(fault));
+    if (!directory) return std::optional<std::uint64_t>();
+    const Result<LoadReport> loaded = load(*directory, state, impl_->options.load);
+    if (loaded) return std::optional(impl_->run->resumed());
+    fault = loaded.error();
+  }
+}
+
+Result<std::optional<AsyncSave>> CheckpointManager::save(std::uint64_t step, const StateDict& state,
+                                                         const std::map<std::string, double>& metrics, bool force) {
+  CAIRN_TRY_ASSIGN(const Due due, impl_->run->due(step));  // (1)
+  if (due == Due::kNo && !force) return std::optional<AsyncSave>();
+  impl_->finish();
+  CAIRN_TRY_ASSIGN(AsyncSave save, impl_->begin(step, state, metrics));
+  impl_->last = save;
+  if (due == Due::kStop) impl_->await_stop();  // (5)
+  return std::optional(std::move(save));
+}
+
+Result<AsyncSave> CheckpointManager::Impl::begin(std::uint64_t step, const StateDict& state,
+                                                 const std::map<std::string, double>& metrics) {
+  Result<SaveStart> start = run->begin(step, metrics);
+  if (!start) {  // (2)
+    if (options.save.save.collectives == nullptr) return std::move(start).error();
+    return checkpointer.abandon_save(start.error(), options.save);
+  }
+  AsyncSaveOptions save_options = options.save;
+  save_options.save.notes = start->notes;
+  Result<AsyncSave> save = checkpointer.save(start->directory, state, save_options);  // (3)
+  run->began();
+  if (!save) {
+    run->ended(save.error());
+    if (is_lasting(save.error().code())) return save;
+    return failed_save(save.error());
+  }
+  CAIRN_TRY(follow(*save));
+  return save;
+}
+
+Result<void> CheckpointManager::Impl::follow(const AsyncSave& save) {  // (4)
+  const auto work = [this, write = save.write] { run->ended(fault_of(write)); };
+  Result<std::jthread> thread = os::start_thread<std::jthread>("to wait for a save", work);
+  if (thread) {
+    follower = *std::move(thread);
+  } else {
+    work();
+  }
+  return {};
+}
+
+void CheckpointManager::Impl::await_stop() {
+  is_preempted = true;
+  if (last->write.wait_for(options.grace) == std::future_status::ready || !options.run.warn) return;
+  options.run.warn(Error(ErrorCode::kUnavailable, "the save of the stop is not durable within the grace of " +
+                                                      std::to_string(options.grace.count()) +
+                                                      " ms; a writer process goes on with it"));
+}
+
+bool CheckpointManager::preempted() const { return impl_->is_preempted; }
+
+ManagedRun& CheckpointManager::run() { return *impl_->run; }
+
+Result<void> CheckpointManager::wait() {
+  if (!impl_->last) return {};
+  impl_->finish();
+  const std::optional<Error> fault = fault_of(impl_->last->write);
+  return fault ? Result<void>(*fault) : Result<void>();
+}
+
+Result<void> CheckpointManager::close() {
+  const Result<void> waited = wait();
+  impl_->last.reset();
+  const Result<void> ended = impl_->checkpointer.close();
+  CAIRN_TRY(impl_->run->close());
+  CAIRN_TRY(waited);
+  return ended;
+}
+
+}  // namespace cairn

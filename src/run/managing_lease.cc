@@ -1,0 +1,146 @@
+// 1. Under the lock of the root: without a file, create it. With the file of a dead process of this host, note its last
+//    heartbeat, remove it and create a new one.
+// 2. The file of a living process of this host: kUnavailable.
+// 3. The file of another host, or one that can't be read: a thread looks at the file's heartbeats for 20 s. With a
+//    heartbeat the other process lives: kUnavailable. Without, step 1 follows, if the file still has the same text.
+// 4. Before each save and each removal the process reads the file. A process that was stopped for long, and whose lease
+//    another process has taken over by step 3, sees the other's text and manages no longer.
+#include "run/managing_lease.h"
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "commit/lease_watch.h"
+#include "os/process_identity.h"
+#include "os/start_thread.h"
+#include "storage/open_directory.h"
+#include "storage/staleness.h"
+
+namespace cairn::run {
+namespace {
+
+constexpr const char* kManagerName = ".cairn-manager";
+constexpr std::uint64_t kTextBytesMax = 64 * 1024;
+constexpr std::chrono::milliseconds kPause{200};
+constexpr std::chrono::seconds kSilence{20};
+
+commit::SaveIdentity new_identity() {
+  const os::Random128 id = os::random_128();
+  commit::SaveIdentity identity;
+  identity.save_id = {id.high, id.low};
+  identity.job_id = identity.save_id;
+  return identity;
+}
+
+Error managed_by(const std::optional<commit::LeaseHolder>& holder) {
+  const std::string other =
+      holder ? "host " + holder->process.host + ", pid " + std::to_string(holder->process.pid) : "another process";
+  return Error(ErrorCode::kUnavailable, "another CheckpointManager manages this directory (" + other +
+                                            "): close it, or end its process, or use another directory")
+      .file(kManagerName);
+}
+
+// Empty if there is no file.
+Result<std::string> text_in_place(const storage::Storage& storage) {
+  Result<std::string> text = storage::read_small(storage, kManagerName, kTextBytesMax);
+  if (!text && storage::is_absent(text.error())) return std::string();
+  return text;
+}
+
+}  // namespace
+
+ManagingLease::ManagingLease(std::unique_ptr<storage::Storage> storage)
+    : storage_(std::move(storage)), identity_(new_identity()) {}
+
+ManagingLease::~ManagingLease() { thread_.request_stop(); }
+
+Result<std::unique_ptr<ManagingLease>> ManagingLease::take(const std::filesystem::path& root) {
+  CAIRN_TRY_ASSIGN(std::unique_ptr<storage::Storage> storage, storage::make_directory(root));
+  std::unique_ptr<ManagingLease> lease(new ManagingLease(std::move(storage)));
+  ManagingLease& self = *lease;
+  CAIRN_TRY_ASSIGN(const bool is_taken, self.try_to_take({}));
+  if (is_taken) return lease;
+  std::packaged_task<Result<void>(std::stop_token)> outlast(
+      [&self](const std::stop_token& stop) { return self.outlast(stop); });
+  self.outlasting_ = outlast.get_future();
+  CAIRN_TRY_ASSIGN(self.thread_,
+                   os::start_thread<std::jthread>(
+                       "to look for another manager",
+                       [task = std::move(outlast)](std::stop_token stop) mutable { task(std::move(stop)); }));
+  return lease;
+}
+
+// (1), (2). `dead`: a text whose process is known to be gone. False: a process of another host may hold the lease.
+Result<bool> ManagingLease::try_to_take(const std::string& dead) {
+  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, storage_->lock());
+  CAIRN_TRY_ASSIGN(const std::string text, text_in_place(*storage_));
+  if (!text.empty()) {
+    CAIRN_TRY_ASSIGN(const auto holder, commit::read_lease(*storage_, kManagerName));
+    const auto state = holder ? holder->process.state() : os::ProcessIdentity::State::kElsewhere;
+    if (state == os::ProcessIdentity::State::kAlive) return managed_by(holder);
+    if (state == os::ProcessIdentity::State::kElsewhere && text != dead) return false;
+    CAIRN_TRY_ASSIGN(const double last_sign, storage_->touched_at(kManagerName));
+    CAIRN_TRY(storage_->remove(kManagerName));
+    const std::lock_guard guard(mutex_);
+    last_sign_ = last_sign;
+  }
+  CAIRN_TRY_ASSIGN(lease_, commit::Lease::take_file(*storage_, identity_, kManagerName));
+  return true;
+}
+
+// (3)
+Result<void> ManagingLease::outlast(const std::stop_token& stop) {
+  CAIRN_TRY_ASSIGN(const std::string text, text_in_place(*storage_));
+  commit::LeaseWatch watch(*storage_, kManagerName);
+  const SaveDeadlines deadlines{.progress = kSilence};
+  bool is_first = true;
+  while (!stop.stop_requested()) {
+    const commit::LeaseWatch::Liveness liveness = watch.look(deadlines);
+    if (!is_first && watch.was_touched()) break;
+    is_first = false;
+    if (liveness != commit::LeaseWatch::Liveness::kAlive) {
+      CAIRN_TRY_ASSIGN(const bool is_taken, try_to_take(text));
+      if (is_taken) return {};
+      break;  // a third process was faster
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+  const auto holder = commit::read_lease(*storage_, kManagerName);
+  return managed_by(holder ? *holder : std::nullopt);
+}
+
+Result<void> ManagingLease::confirm() {
+  if (outlasting_.valid()) CAIRN_TRY(outlasting_.get());
+  if (!lease_) return managed_by(std::nullopt);
+  CAIRN_TRY_ASSIGN(const bool mine, is_mine());  // (4)
+  if (mine) return {};
+  const auto holder = commit::read_lease(*storage_, kManagerName);
+  return managed_by(holder ? *holder : std::nullopt);
+}
+
+std::optional<double> ManagingLease::last_sign_before() const {
+  const std::lock_guard guard(mutex_);
+  return last_sign_;
+}
+
+Result<bool> ManagingLease::is_mine() const {
+  const auto holder = commit::read_lease(*storage_, kManagerName);
+  if (!holder && storage::is_absent(holder.error())) return false;
+  if (!holder) return holder.error();
+  return *holder && (*holder)->identity.save_id == identity_.save_id;
+}
+
+Result<void> ManagingLease::remove() {
+  if (outlasting_.valid()) {
+    thread_.request_stop();
+    (void)outlasting_.get();
+  }
+  if (!lease_) return {};
+  lease_.reset();
+  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, storage_->lock());
+  CAIRN_TRY_ASSIGN(const bool mine, is_mine());
+  return mine ? storage_->remove(kManagerName) : Result<void>();
+}
+
+}  // namespace cairn::run

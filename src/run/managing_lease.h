@@ -1,0 +1,52 @@
+// ManagingLease: a root has one managing process at a time. The lease is the file `.cairn-manager` in the root
+// (commit/lease.h). The steps are at the top of managing_lease.cc.
+#pragma once
+
+#include <cairn/result.h>
+
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "commit/lease.h"
+#include "storage/storage.h"
+
+namespace cairn::run {
+
+class ManagingLease {
+ public:
+  // Makes the root. kUnavailable if a living process of this host holds the lease. If a process of another host may
+  // hold it, a thread looks for its heartbeat, and confirm() knows the answer.
+  static Result<std::unique_ptr<ManagingLease>> take(const std::filesystem::path& root);
+  // Without remove(): leaves the file, as a killed process does.
+  ~ManagingLease();
+
+  // Waits until it is certain that this process manages the root. kUnavailable if a living process holds the lease, or
+  // has taken it over.
+  Result<void> confirm();
+  // Whether the lease in the root is this process's, as far as the file tells. After confirm(); from any thread.
+  Result<bool> is_mine() const;
+  // The last sign of life of a process that did not remove its lease, by the clock of the storage, in seconds since
+  // 1970; nullopt if there was none. After take(), or after confirm() if the process may be on another host.
+  std::optional<double> last_sign_before() const;
+  // Removes the lease, if it is this process's.
+  Result<void> remove();
+
+ private:
+  explicit ManagingLease(std::unique_ptr<storage::Storage> storage);
+  Result<bool> try_to_take(const std::string& dead);
+  Result<void> outlast(const std::stop_token& stop);
+
+  std::unique_ptr<storage::Storage> storage_;
+  commit::SaveIdentity identity_;
+  mutable std::mutex mutex_;
+  std::optional<double> last_sign_;
+  std::optional<commit::Lease> lease_;
+  std::future<Result<void>> outlasting_;
+  std::jthread thread_;
+};
+
+}  // namespace cairn::run

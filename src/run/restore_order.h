@@ -1,0 +1,41 @@
+// RestoreOrder: the checkpoints that a run may resume from, one after the other. Damage leads to an older checkpoint;
+// no other error does.
+#pragma once
+
+#include <cairn/result.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint_candidates.h"
+
+namespace cairn::run {
+
+// Whether `fault` is damage of a checkpoint: its bytes differ from the saved bytes, or files are missing. Of an error
+// of several ranks, whether the error of each is.
+bool is_damage(const Error& fault);
+
+class RestoreOrder {
+ public:
+  // Lists the checkpoints of `root`; a root that does not exist holds none.
+  static Result<RestoreOrder> of(const std::filesystem::path& root);
+
+  // The newest good checkpoint that next() has not returned. Nullopt if `root` holds none at all. kCorrupt if it holds
+  // checkpoints and none is left; another error if it is not certain whether a newer one is good.
+  Result<std::optional<std::filesystem::path>> next();
+  // The last result of next() can't be loaded.
+  void pass_over(Error fault);
+  // Why newer checkpoints than the last result were passed over, since the last call.
+  std::vector<Error> take_warnings();
+
+ private:
+  std::vector<checkpointer::Candidate> candidates_;
+  std::size_t next_ = 0;
+  std::vector<Error> passed_over_;
+  std::size_t told_ = 0;
+};
+
+}  // namespace cairn::run

@@ -1,0 +1,151 @@
+#include "run/step_agreement.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+#include <set>
+#include <thread>
+
+namespace cairn::run {
+namespace {
+
+using std::chrono::milliseconds;
+
+AgreementGroup group_of(const std::shared_ptr<RunStore>& store, std::size_t rank, std::size_t size) {
+  return {.store = store, .rank = rank, .size = size, .prefix = "test/", .deadline = milliseconds(60'000)};
+}
+
+// Steps of a training whose ranks may be at most `lead_max` steps apart, as collectives in the steps keep them.
+class Training {
+ public:
+  Training(std::size_t ranks, std::uint64_t lead_max) : ended_(ranks), lead_max_(lead_max) {}
+
+  void end_step(std::size_t rank, std::uint64_t step) {
+    ended_[rank] = step;
+    const auto slowest = [this] { return std::min_element(ended_.begin(), ended_.end())->load(); };
+    while (slowest() + lead_max_ < step) std::this_thread::yield();
+  }
+
+ private:
+  std::vector<std::atomic<std::uint64_t>> ended_;
+  const std::uint64_t lead_max_;
+};
+
+TEST(StepAgreement, OfOneRankIsItsNextStep) {
+  const auto agreement = StepAgreement::start({}).value();
+  EXPECT_EQ(agreement->cross(1, {}).value(), 0U);
+  agreement->request(kStopRequest);
+  EXPECT_EQ(agreement->cross(2, {}).value(), kStopRequest);
+  EXPECT_EQ(agreement->cross(3, {}).value(), 0U);
+}
+
+// Ranks that run freely request stops at random; all must take every request at one step.
+TEST(StepAgreement, AllRanksStopAtOneStep) {
+  constexpr std::size_t kRanks = 3;
+  std::mt19937 dice(7);
+  for (int series = 0; series < 20; ++series) {
+    const auto store = make_local_store();
+    Training training(kRanks, series % 3);
+    const std::uint64_t request_at = 1 + dice() % 50;
+    const std::size_t requests = 1 + dice() % kRanks;
+    std::vector<std::uint64_t> stopped(kRanks);
+    std::vector<std::thread> threads;
+    for (std::size_t rank = 0; rank < kRanks; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto agreement = StepAgreement::start(group_of(store, rank, kRanks)).value();
+        for (std::uint64_t step = 1;; ++step) {
+          training.end_step(rank, step);
+          if (step == request_at && rank < requests) agreement->request(kStopRequest);
+          const Requests due = agreement->cross(step, {}).value();
+          if ((due & kStopRequest) == 0) continue;
+          stopped[rank] = step;
+          training.end_step(rank, UINT64_MAX / 2);
+          return;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(std::set(stopped.begin(), stopped.end()).size(), 1U) << testing::PrintToString(stopped);
+    EXPECT_GE(stopped.front(), request_at);
+  }
+}
+
+TEST(StepAgreement, RoundsFollowEachOther) {
+  constexpr std::size_t kRanks = 2;
+  constexpr std::uint64_t kSaves = 20;
+  const auto store = make_local_store();
+  Training training(kRanks, 1);
+  std::vector<std::vector<std::uint64_t>> saved(kRanks);
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto agreement = StepAgreement::start(group_of(store, rank, kRanks)).value();
+      bool is_asked = false;
+      for (std::uint64_t step = 1; saved[rank].size() < kSaves; ++step) {
+        training.end_step(rank, step);
+        if (rank == 0 && !is_asked) agreement->request(kSaveRequest);
+        is_asked = true;
+        if ((agreement->cross(step, {}).value() & kSaveRequest) == 0) continue;
+        saved[rank].push_back(step);
+        is_asked = false;
+      }
+      training.end_step(rank, UINT64_MAX / 2);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(saved[0], saved[1]);
+  // (5) The keys of old rounds are gone.
+  EXPECT_FALSE(store->wait({"test/agreed/0"}, milliseconds(0)).value());
+  EXPECT_FALSE(store->wait({"test/answer/0/1"}, milliseconds(0)).value());
+}
+
+TEST(StepAgreement, NamesARankThatIsMissing) {
+  const auto store = make_local_store();
+  AgreementGroup group = group_of(store, 0, 2);
+  group.deadline = milliseconds(300);
+  const auto agreement = StepAgreement::start(group).value();
+  EXPECT_EQ(agreement->cross(1, {}).value(), 0U);
+  agreement->request(kStopRequest);
+  Result<Requests> due = Requests{0};
+  for (std::uint64_t step = 2; due; ++step) due = agreement->cross(step, {});
+  EXPECT_EQ(due.error().code(), ErrorCode::kUnavailable);
+  EXPECT_NE(std::string(due.error().what()).find("1 of 2 ranks have not answered within 0 s (rank 1)"),
+            std::string::npos)
+      << due.error().what();
+}
+
+class BrokenStore : public RunStore {
+ public:
+  Result<void> set(const std::string&, const std::string&) override { return broken(); }
+  Result<std::optional<std::vector<std::string>>> wait(const std::vector<std::string>&, milliseconds) override {
+    return broken();
+  }
+  Result<void> remove(const std::string&) override { return broken(); }
+
+ private:
+  static Error broken() { return {ErrorCode::kUnavailable, "the store is gone"}; }
+};
+
+// A store that ends before the last ranks do is no failure of a step.
+TEST(StepAgreement, BrokenStoreFailsOnlyRequests) {
+  const auto agreement = StepAgreement::start(group_of(std::make_shared<BrokenStore>(), 1, 2)).value();
+  EXPECT_EQ(agreement->cross(1, {}).value(), 0U);
+  agreement->request(kStopRequest);
+  Result<Requests> due = Requests{0};
+  for (std::uint64_t step = 2; due; ++step) due = agreement->cross(step, {});
+  EXPECT_EQ(due.error().code(), ErrorCode::kUnavailable);
+}
+
+TEST(StepAgreement, WaitIsInterruptible) {
+  const auto store = make_local_store();
+  const auto agreement = StepAgreement::start(group_of(store, 0, 2)).value();
+  agreement->request(kStopRequest);
+  Result<Requests> due = Requests{0};
+  for (std::uint64_t step = 1; due; ++step) due = agreement->cross(step, [] { return true; });
+  EXPECT_EQ(due.error().code(), ErrorCode::kCancelled);
+}
+
+}  // namespace
+}  // namespace cairn::run
