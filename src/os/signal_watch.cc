@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -22,15 +23,15 @@ namespace cairn::os {
 namespace {
 
 constexpr int kSignalMax = 64;
+constexpr std::size_t kWatchesMax = 16;  // of a signal, at a time
 constexpr std::int64_t kNanosecondsPerSecond = 1'000'000'000;
 constexpr std::int64_t kOneArrival = 2 * kNanosecondsPerSecond;  // later arrivals of this time count as the first
 
 // Of a watched signal. The handler reads the slot; only start() and the destructor, one at a time, write to it.
 struct Slot {
-  std::atomic<bool> is_watched{false};
   std::atomic<pid_t> owner{0};
-  std::atomic<int> wake{-1};                // the watch's eventfd
-  std::atomic<std::int64_t> arrived_at{0};  // by the monotonic clock, in nanoseconds; 0: not yet
+  std::array<std::atomic<int>, kWatchesMax> wakes;  // one more than the eventfd of each watch; 0: free
+  std::atomic<std::int64_t> arrived_at{0};          // by the monotonic clock, in nanoseconds; 0: not yet
   struct sigaction before = {};
 };
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<pid_t>::is_always_lock_free);
@@ -65,7 +66,9 @@ void handle(int signal, siginfo_t* info, void* context) {
   std::int64_t arrived_at = 0;
   if (!is_child && slot.arrived_at.compare_exchange_strong(arrived_at, now())) {  // (1)
     const std::uint64_t one = 1;
-    (void)!write(slot.wake.load(), &one, sizeof one);
+    for (const std::atomic<int>& wake : slot.wakes) {
+      if (const int next = wake.load(); next > 0) (void)!write(next - 1, &one, sizeof one);
+    }
     if (has_handler(slot.before)) call(slot.before, signal, info, context);
   } else if (is_child || now() - arrived_at >= kOneArrival) {  // (2), (3)
     sigaction(signal, &slot.before, nullptr);
@@ -74,30 +77,49 @@ void handle(int signal, siginfo_t* info, void* context) {
   errno = error_number;
 }
 
+bool is_watched(const Slot& slot) {
+  return std::any_of(slot.wakes.begin(), slot.wakes.end(), [](const std::atomic<int>& wake) { return wake > 0; });
+}
+
+Result<void> install(int signal) {
+  const auto refused = [signal] {
+    return Error(ErrorCode::kInvalidArgument, "signal " + std::to_string(signal) + " can't be caught");
+  };
+  Slot& slot = slots[static_cast<std::size_t>(signal)];
+  if (sigaction(signal, nullptr, &slot.before) != 0) return refused();
+  slot.owner = getpid();
+  slot.arrived_at = 0;
+  struct sigaction action = {};
+  action.sa_sigaction = handle;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  return sigaction(signal, &action, nullptr) == 0 ? Result<void>() : refused();
+}
+
 Result<void> watch(int signal, int wake) {
   if (signal < 1 || signal > kSignalMax) {
     return Error(ErrorCode::kInvalidArgument, "no signal has the number " + std::to_string(signal));
   }
   Slot& slot = slots[static_cast<std::size_t>(signal)];
-  if (slot.is_watched) {
-    return Error(ErrorCode::kInvalidArgument, "signal " + std::to_string(signal) + " is watched already");
+  if (!is_watched(slot)) CAIRN_TRY(install(signal));
+  const auto free = std::find(slot.wakes.begin(), slot.wakes.end(), 0);
+  if (free == slot.wakes.end()) {
+    return Error(ErrorCode::kInvalidArgument, "signal " + std::to_string(signal) + " is watched too often")
+        .expected("at most " + std::to_string(kWatchesMax) + " watches at a time");
   }
-  if (sigaction(signal, nullptr, &slot.before) != 0) {
-    return Error(ErrorCode::kInvalidArgument, "signal " + std::to_string(signal) + " can't be caught");
-  }
-  slot.owner = getpid();
-  slot.wake = wake;
-  slot.arrived_at = 0;
-  slot.is_watched = true;
-  struct sigaction action = {};
-  action.sa_sigaction = handle;
-  action.sa_flags = SA_SIGINFO | SA_RESTART;
-  sigemptyset(&action.sa_mask);
-  if (sigaction(signal, &action, nullptr) != 0) {
-    slot.is_watched = false;
-    return Error(ErrorCode::kInvalidArgument, "signal " + std::to_string(signal) + " can't be caught");
-  }
+  *free = wake + 1;
   return {};
+}
+
+void unwatch(int signal, int wake) {
+  Slot& slot = slots[static_cast<std::size_t>(signal)];
+  std::replace_if(
+      slot.wakes.begin(), slot.wakes.end(), [wake](const auto& it) { return it == wake + 1; }, 0);
+  if (is_watched(slot)) return;
+  struct sigaction now = {};
+  const bool is_ours =
+      sigaction(signal, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == handle;
+  if (is_ours) sigaction(signal, &slot.before, nullptr);
 }
 
 Result<int> take_wake() {
@@ -111,15 +133,6 @@ Result<int> take_wake() {
   return wake;
 }
 
-void unwatch(int signal) {
-  Slot& slot = slots[static_cast<std::size_t>(signal)];
-  struct sigaction now = {};
-  const bool is_ours =
-      sigaction(signal, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == handle;
-  if (is_ours) sigaction(signal, &slot.before, nullptr);
-  slot.is_watched = false;
-}
-
 }  // namespace
 
 class SignalWatch::Impl {
@@ -128,7 +141,7 @@ class SignalWatch::Impl {
   ~Impl() {
     {
       const std::lock_guard lock(watching);
-      for (const int signal : signals_) unwatch(signal);
+      for (const int signal : signals_) unwatch(signal, wake_);
     }
     ends_ = true;
     const std::uint64_t one = 1;
@@ -159,7 +172,8 @@ class SignalWatch::Impl {
       if (ends_) return;
       for (std::size_t signal = 1; signal < slots.size(); ++signal) {
         const Slot& slot = slots[signal];
-        if (told[signal] || !slot.is_watched || slot.wake != wake_ || slot.arrived_at == 0) continue;
+        const bool is_mine = std::find(slot.wakes.begin(), slot.wakes.end(), wake_ + 1) != slot.wakes.end();
+        if (told[signal] || !is_mine || slot.arrived_at < started_) continue;
         told[signal] = true;
         seen_(static_cast<int>(signal));
       }
@@ -167,6 +181,7 @@ class SignalWatch::Impl {
   }
 
   const int wake_;
+  const std::int64_t started_ = now();
   const Seen seen_;
   std::vector<int> signals_;
   std::atomic<bool> ends_{false};

@@ -25,10 +25,10 @@ class SignalWatch {
   // Called with the number of the signal, in a thread of the watch.
   using Seen = std::function<void(int signal)>;
 
-  // kInvalidArgument for a signal that can't be caught, and for a signal that another watch has. kUnavailable without a
-  // thread.
+  // kInvalidArgument for a signal that can't be caught. kUnavailable without a thread. Several watches of a signal all
+  // see its first arrival.
   static Result<std::unique_ptr<SignalWatch>> start(const std::vector<int>& signals, Seen seen);
-  // Puts the actions before back in place where the watch's handler still is.
+  // The last watch of a signal puts the action before back in place, where the handler still is.
   ~SignalWatch();
 
   class Impl;

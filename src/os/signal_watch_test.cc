@@ -93,14 +93,27 @@ TEST(SignalWatch, ForkedChildHasTheActionBefore) {
   EXPECT_EQ(told.count(), 0);
 }
 
-TEST(SignalWatch, RefusesSignalsThatAreTakenOrFixed) {
+TEST(SignalWatch, RefusesSignalsThatAreFixed) {
   Told told;
-  EXPECT_EQ(SignalWatch::start({SIGKILL}, told.seen()).error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(SignalWatch::start({SIGUSR1, SIGKILL}, told.seen()).error().code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(SignalWatch::start({0}, told.seen()).error().code(), ErrorCode::kInvalidArgument);
-  const auto watch = SignalWatch::start({SIGUSR1}, told.seen()).value();
-  EXPECT_EQ(SignalWatch::start({SIGUSR2, SIGUSR1}, told.seen()).error().code(), ErrorCode::kInvalidArgument);
-  const auto other = SignalWatch::start({SIGUSR2}, told.seen());
-  EXPECT_TRUE(other) << "the refused watch has left SIGUSR2";
+  struct sigaction action = {};
+  sigaction(SIGUSR1, nullptr, &action);
+  EXPECT_EQ(action.sa_handler, SIG_DFL) << "the refused watch has left SIGUSR1";
+}
+
+TEST(SignalWatch, SeveralWatchesSeeAnArrival) {
+  Told first, second;
+  const auto watch = SignalWatch::start({SIGUSR1}, first.seen()).value();
+  {
+    const auto other = SignalWatch::start({SIGUSR1, SIGUSR2}, second.seen()).value();
+    raise(SIGUSR1);
+    EXPECT_EQ(first.first(), SIGUSR1);
+    EXPECT_EQ(second.first(), SIGUSR1);
+  }
+  struct sigaction action = {};
+  sigaction(SIGUSR1, nullptr, &action);
+  EXPECT_NE(action.sa_flags & SA_SIGINFO, 0) << "the first watch is still there";
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import torch.distributed as dist
 
@@ -16,7 +16,7 @@ class GroupStore:
 
     def __init__(self, group: Any) -> None:
         members: Any = dist.group.WORLD if group is None else group
-        self._store: Any = dist.distributed_c10d._get_process_group_store(members)
+        self._store = cast("Any", dist.distributed_c10d._get_process_group_store(members))
         try:
             self._waits = self._store.clone()
         except (AttributeError, NotImplementedError, RuntimeError):  # a store without connections
