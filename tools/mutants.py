@@ -133,7 +133,10 @@ class Worker:
         self._tree.mkdir(parents=True)
         archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True).stdout
         subprocess.run(["tar", "-x", "-C", self._tree], input=archive, check=True)
-        if run("cmake", "-S", self._tree, "-B", self._build, *CONFIGURATION) != 0 or self._make("cairn_writer_process", *tests) != 0:
+        if (
+            run("cmake", "-S", self._tree, "-B", self._build, *CONFIGURATION) != 0
+            or self._make("cairn_writer_process", *tests) != 0
+        ):
             raise SystemExit(f"the build in {self._build} fails")
         self._seconds = {test: self._time_of(test) for test in tests}
 

@@ -8,10 +8,12 @@
 #include <cairn/convert.h>             // IWYU pragma: export
 #include <cairn/inspect.h>             // IWYU pragma: export
 #include <cairn/latest.h>              // IWYU pragma: export
+#include <cairn/managed_run.h>         // IWYU pragma: export
 #include <cairn/options.h>             // IWYU pragma: export
 #include <cairn/planned_load.h>        // IWYU pragma: export
 #include <cairn/result.h>              // IWYU pragma: export
 #include <cairn/retention.h>           // IWYU pragma: export
+#include <cairn/run_cost.h>            // IWYU pragma: export
 #include <cairn/save.h>                // IWYU pragma: export
 #include <cairn/state_dict.h>          // IWYU pragma: export
 #include <cairn/tensor.h>              // IWYU pragma: export

@@ -29,15 +29,14 @@ namespace cairn {
 
 class Collectives;  // cairn/collectives.h
 
-// A store of small texts that all ranks of a run share, such as the key-value store of a process group. The threads of
-// a manager call it, several at a time. Errors are of the transport (kUnavailable).
+// A store of small texts that all ranks of a run share, such as the key-value store of a process group. Two threads of
+// a manager call it. Errors are of the transport (kUnavailable).
 class RunStore {
  public:
   virtual ~RunStore() = default;
   virtual Result<void> set(const std::string& key, const std::string& value) = 0;
-  // The values, once all keys are set; nullopt if `timeout` passes before. Sleeps meanwhile.
-  virtual Result<std::optional<std::vector<std::string>>> wait(const std::vector<std::string>& keys,
-                                                               std::chrono::milliseconds timeout) = 0;
+  // The values if all keys are set, else nullopt. Does not wait.
+  virtual Result<std::optional<std::vector<std::string>>> get(const std::vector<std::string>& keys) = 0;
   // Removing a missing key is no error.
   virtual Result<void> remove(const std::string& key) = 0;
 };

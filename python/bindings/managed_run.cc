@@ -62,13 +62,11 @@ class PythonStore : public RunStore {
     });
   }
 
-  Result<std::optional<std::vector<std::string>>> wait(const std::vector<std::string>& keys,
-                                                       milliseconds timeout) override {
+  Result<std::optional<std::vector<std::string>>> get(const std::vector<std::string>& keys) override {
     return ask([&]() -> Result<std::optional<std::vector<std::string>>> {
       nb::list names;
       for (const std::string& key : keys) names.append(to_str(key));
-      const double seconds = std::chrono::duration<double>(timeout).count();
-      const nb::object values = calls_.get().attr("wait")(names, seconds);
+      const nb::object values = calls_.get().attr("get")(names);
       if (values.is_none()) return std::optional<std::vector<std::string>>();
       return std::optional(nb::cast<std::vector<std::string>>(values));
     });

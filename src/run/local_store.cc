@@ -1,7 +1,5 @@
 #include <cairn/managed_run.h>
 
-#include <algorithm>
-#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -14,19 +12,17 @@ class LocalStore : public RunStore {
   Result<void> set(const std::string& key, const std::string& value) override {
     const std::lock_guard lock(mutex_);
     values_[key] = value;
-    changed_.notify_all();
     return {};
   }
 
-  Result<std::optional<std::vector<std::string>>> wait(const std::vector<std::string>& keys,
-                                                       std::chrono::milliseconds timeout) override {
-    std::unique_lock lock(mutex_);
-    const auto are_set = [&] {
-      return std::all_of(keys.begin(), keys.end(), [&](const std::string& key) { return values_.contains(key); });
-    };
-    if (!changed_.wait_for(lock, timeout, are_set)) return std::optional<std::vector<std::string>>();
+  Result<std::optional<std::vector<std::string>>> get(const std::vector<std::string>& keys) override {
+    const std::lock_guard lock(mutex_);
     std::vector<std::string> values;
-    for (const std::string& key : keys) values.push_back(values_[key]);
+    for (const std::string& key : keys) {
+      const auto found = values_.find(key);
+      if (found == values_.end()) return std::optional<std::vector<std::string>>();
+      values.push_back(found->second);
+    }
     return std::optional(std::move(values));
   }
 
@@ -38,7 +34,6 @@ class LocalStore : public RunStore {
 
  private:
   std::mutex mutex_;
-  std::condition_variable changed_;
   std::map<std::string, std::string> values_;
 };
 

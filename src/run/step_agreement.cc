@@ -31,9 +31,11 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kPoll{50};
 
-// The longest single wait of a thread, after which it looks whether it should end. Longer with many ranks: each wait is
-// a message to the store's server.
-milliseconds wait_slice(std::size_t ranks) { return milliseconds(std::min<std::size_t>(200 + ranks / 4, 4000)); }
+constexpr milliseconds kFirstPause{2};
+
+// The longest pause between two looks into the store. Longer with many ranks: each look is a message to the store's
+// server, 8,000 a second at most.
+milliseconds longest_pause(std::size_t ranks) { return milliseconds(100 + ranks / 8); }
 
 // "STEP REQUESTS", or "! TEXT" for a failure.
 std::string encode(std::uint64_t step, Requests requests) {
@@ -105,9 +107,12 @@ void StepAgreement::post(const std::stop_token& stop) {
 void StepAgreement::watch(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     const std::uint64_t round = round_;
-    const auto notice = group_.store->wait({key("notice", round)}, wait_slice(group_.size));  // (2)
+    const auto notice = group_.store->get({key("notice", round)});  // (2)
     if (!notice) return fail(notice.error());
-    if (!*notice) continue;
+    if (!*notice) {
+      pause(stop, longest_pause(group_.size));
+      continue;
+    }
     const Result<void> agreed = answer(stop, round);
     if (stop.stop_requested()) return;
     if (!agreed) return fail(agreed.error());
@@ -157,12 +162,18 @@ Result<void> StepAgreement::decide(const std::stop_token& stop, std::uint64_t ro
 Result<std::vector<std::string>> StepAgreement::await(const std::stop_token& stop, const std::vector<std::string>& keys,
                                                       milliseconds deadline) {
   const Clock::time_point end = Clock::now() + deadline;
-  while (true) {
-    CAIRN_TRY_ASSIGN(auto values, group_.store->wait(keys, wait_slice(group_.size)));
+  for (milliseconds next = kFirstPause;; next = std::min(2 * next, longest_pause(group_.size))) {
+    CAIRN_TRY_ASSIGN(auto values, group_.store->get(keys));
     if (values) return *std::move(values);
     if (stop.stop_requested()) return Error(ErrorCode::kCancelled, "the manager is closed");
     if (Clock::now() > end) return missing(keys);
+    pause(stop, next);
   }
+}
+
+void StepAgreement::pause(const std::stop_token& stop, milliseconds length) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, stop, length, [] { return false; });
 }
 
 Error StepAgreement::missing(const std::vector<std::string>& keys) {
@@ -170,7 +181,7 @@ Error StepAgreement::missing(const std::vector<std::string>& keys) {
   std::size_t count = 0;
   constexpr std::size_t kNamedMax = 8;
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    const auto value = group_.store->wait({keys[i]}, milliseconds(0));
+    const auto value = group_.store->get({keys[i]});
     if (value && *value) continue;
     if (++count <= kNamedMax) absent += (absent.empty() ? "" : ", ") + std::to_string(i);
   }

@@ -97,8 +97,8 @@ TEST(StepAgreement, RoundsFollowEachOther) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(saved[0], saved[1]);
   // (5) The keys of old rounds are gone.
-  EXPECT_FALSE(store->wait({"test/agreed/0"}, milliseconds(0)).value());
-  EXPECT_FALSE(store->wait({"test/answer/0/1"}, milliseconds(0)).value());
+  EXPECT_FALSE(store->get({"test/agreed/0"}).value());
+  EXPECT_FALSE(store->get({"test/answer/0/1"}).value());
 }
 
 TEST(StepAgreement, NamesARankThatIsMissing) {
@@ -119,9 +119,7 @@ TEST(StepAgreement, NamesARankThatIsMissing) {
 class BrokenStore : public RunStore {
  public:
   Result<void> set(const std::string&, const std::string&) override { return broken(); }
-  Result<std::optional<std::vector<std::string>>> wait(const std::vector<std::string>&, milliseconds) override {
-    return broken();
-  }
+  Result<std::optional<std::vector<std::string>>> get(const std::vector<std::string>&) override { return broken(); }
   Result<void> remove(const std::string&) override { return broken(); }
 
  private:

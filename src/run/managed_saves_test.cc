@@ -1,0 +1,218 @@
+#include <cairn/cairn.h>
+#include <cairn/managed_run.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "coordination/testing/as_ranks.h"
+#include "storage/testing/scratch_directory.h"
+
+namespace cairn {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A tensor of a rank, filled with a value.
+class State {
+ public:
+  State(std::size_t rank, float value) : elements_(1000, value) {
+    const auto tensor = TensorView::contiguous(elements_.data(), DType::kFloat32, {1000});
+    EXPECT_TRUE(dict_.add_tensor("of-rank-" + std::to_string(rank), tensor));
+  }
+  StateDict& dict() { return dict_; }
+  float value() const { return elements_.front(); }
+
+ private:
+  std::vector<float> elements_;
+  StateDict dict_;
+};
+
+// Writes beyond 2 KiB of a file fail.
+class SmallFiles {
+ public:
+  SmallFiles() {
+    std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit small{2048, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &small);
+  }
+  ~SmallFiles() { setrlimit(RLIMIT_FSIZE, &before_); }
+  SmallFiles(const SmallFiles&) = delete;
+  SmallFiles& operator=(const SmallFiles&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+class ManagedSaves : public testing::Test {
+ protected:
+  CheckpointManagerOptions options() {
+    CheckpointManagerOptions options;
+    options.writer_process = false;
+    options.save.save.durability = Durability::kBuffered;
+    options.run.schedule.every_steps = 2;
+    options.run.warn = [this](const Error& error) {
+      const std::lock_guard lock(mutex_);
+      warnings_.emplace_back(error.what());
+    };
+    return options;
+  }
+  CheckpointManagerOptions options_of(Collectives& ranks, const std::shared_ptr<RunStore>& store) {
+    CheckpointManagerOptions mine = options();
+    mine.run.collectives = &ranks;
+    mine.run.store = store;
+    return mine;
+  }
+  fs::path data_file(int step) const {
+    for (const auto& entry : fs::directory_iterator(root_ / ("step-" + std::to_string(step)))) {
+      if (entry.path().extension() == ".distcp") return entry.path();
+    }
+    return {};
+  }
+  void save_steps(std::uint64_t last, CheckpointManagerOptions options) {
+    auto manager = CheckpointManager::open(root_, std::move(options)).value();
+    for (std::uint64_t step = 1; step <= last; ++step) {
+      State state(0, static_cast<float>(step));
+      ASSERT_TRUE(manager.save(step, state.dict(), {{"loss", 1.0 / static_cast<double>(step)}}));
+    }
+    const Result<void> closed = manager.close();
+    ASSERT_TRUE(closed) << closed.error().what();
+  }
+
+  std::mutex mutex_;
+  std::vector<std::string> warnings_;
+  storage::ScratchDirectory scratch_;
+  fs::path root_ = scratch_.path() / "run";
+};
+
+using Steps = std::vector<std::uint64_t>;
+
+TEST_F(ManagedSaves, KeepAndResume) {
+  CheckpointManagerOptions keeping = options();
+  keeping.run.keep = RetentionRule{.last = 2};
+  save_steps(9, keeping);
+  auto manager = CheckpointManager::open(root_, options()).value();
+  EXPECT_EQ(manager.run().steps().value(), (Steps{6, 8}));
+  EXPECT_EQ(manager.run().best_step("loss", RetentionRule::Best::Order::kMax).value(), 6U);
+  EXPECT_EQ(manager.run().metrics(8).value().at("loss"), 1.0 / 8);
+  EXPECT_EQ(manager.run().metrics(7).error().code(), ErrorCode::kNotFound);
+  State state(0, 0);
+  EXPECT_EQ(manager.restore(state.dict()).value(), 8U);
+  EXPECT_EQ(state.value(), 8);
+  EXPECT_TRUE(warnings_.empty()) << warnings_.front();
+}
+
+TEST_F(ManagedSaves, AnEmptyRootHasNoCheckpoint) {
+  auto manager = CheckpointManager::open(root_, options()).value();
+  State state(0, 5);
+  EXPECT_EQ(manager.restore(state.dict()).value(), std::nullopt);
+  EXPECT_EQ(state.value(), 5);
+}
+
+TEST_F(ManagedSaves, DamageLeadsToAnOlderOne) {
+  save_steps(6, options());
+  fs::remove(data_file(6));
+  auto manager = CheckpointManager::open(root_, options()).value();
+  State state(0, 0);
+  EXPECT_EQ(manager.restore(state.dict()).value(), 4U);
+  ASSERT_EQ(warnings_.size(), 1U);
+  EXPECT_NE(warnings_[0].find("step-6"), std::string::npos) << warnings_[0];
+  EXPECT_NE(warnings_[0].find("step-4' takes its place"), std::string::npos) << warnings_[0];
+  fs::remove(data_file(2));
+  fs::remove(data_file(4));
+  EXPECT_EQ(manager.restore(state.dict()).error().code(), ErrorCode::kCorrupt);
+}
+
+TEST_F(ManagedSaves, OtherErrorsDoNot) {
+  save_steps(4, options());
+  auto manager = CheckpointManager::open(root_, options()).value();
+  State other(7, 0);
+  EXPECT_EQ(manager.restore(other.dict()).error().code(), ErrorCode::kMissingKey);
+  EXPECT_TRUE(warnings_.empty());
+}
+
+TEST_F(ManagedSaves, ARootHasOneManager) {
+  auto manager = CheckpointManager::open(root_, options()).value();
+  EXPECT_EQ(CheckpointManager::open(root_, options()).error().code(), ErrorCode::kUnavailable);
+  ASSERT_TRUE(manager.close());
+  EXPECT_TRUE(CheckpointManager::open(root_, options()));
+}
+
+TEST_F(ManagedSaves, ASignalStopsWithACheckpoint) {
+  CheckpointManagerOptions stopping = options();
+  stopping.run.schedule = {};
+  stopping.run.stop_signals = {SIGUSR2};
+  auto manager = CheckpointManager::open(root_, stopping).value();
+  State state(0, 1);
+  EXPECT_EQ(manager.save(1, state.dict()).value(), std::nullopt);
+  raise(SIGUSR2);
+  std::uint64_t step = 2;
+  for (; !manager.preempted(); ++step) ASSERT_TRUE(manager.save(step, state.dict()));
+  EXPECT_EQ(manager.run().steps().value(), Steps{step - 1});
+}
+
+TEST_F(ManagedSaves, RanksStopAtOneStep) {
+  const auto store = make_local_store();
+  std::vector<std::uint64_t> stopped(3);
+  as_ranks(3, [&](std::size_t rank, Collectives& ranks) {
+    auto manager = CheckpointManager::open(root_, options_of(ranks, store)).value();
+    for (std::uint64_t step = 1; !manager.preempted(); ++step) {
+      State state(rank, static_cast<float>(step));
+      if (rank == 1 && step == 5) ASSERT_TRUE(manager.run().request_stop());
+      const auto saved = manager.save(step, state.dict());
+      ASSERT_TRUE(saved) << saved.error().what();
+      stopped[rank] = step;
+    }
+  });
+  EXPECT_EQ(stopped, (std::vector<std::uint64_t>(3, stopped[0])));
+  EXPECT_GE(stopped[0], 5U);
+  std::atomic<int> restored{0};
+  as_ranks(3, [&](std::size_t rank, Collectives& ranks) {
+    auto manager = CheckpointManager::open(root_, options_of(ranks, store)).value();
+    State state(rank, 0);
+    if (manager.restore(state.dict()).value() == stopped[0] && state.value() == static_cast<float>(stopped[0])) {
+      ++restored;
+    }
+  });
+  EXPECT_EQ(restored, 3);
+}
+
+TEST_F(ManagedSaves, RanksWithoutAStoreRefuseAStop) {
+  as_ranks(2, [&](std::size_t, Collectives& ranks) {
+    CheckpointManagerOptions timed = options_of(ranks, nullptr);
+    timed.run.schedule.every = std::chrono::seconds(1);
+    EXPECT_EQ(CheckpointManager::open(root_, timed).error().code(), ErrorCode::kInvalidArgument);
+    auto manager = CheckpointManager::open(root_, options_of(ranks, nullptr)).value();
+    EXPECT_EQ(manager.run().request_stop().error().code(), ErrorCode::kUnsupported);
+  });
+}
+
+TEST_F(ManagedSaves, FailuresInARowAreRaised) {
+  CheckpointManagerOptions strict = options();
+  strict.run.failures_in_a_row = 2;
+  const SmallFiles small_files;
+  auto manager = CheckpointManager::open(root_, strict).value();
+  State state(0, 1);
+  for (const std::uint64_t step : {2, 4}) {
+    const auto saved = manager.save(step, state.dict());
+    ASSERT_TRUE(saved && *saved);
+    EXPECT_FALSE((*saved)->write.get());
+  }
+  const auto third = manager.save(6, state.dict());
+  ASSERT_FALSE(third);
+  EXPECT_NE(std::string(third.error().what()).find("2 saves in a row have failed"), std::string::npos);
+  EXPECT_TRUE(manager.save(8, state.dict())) << "the count begins anew";
+  EXPECT_FALSE(manager.close());
+  EXPECT_EQ(warnings_.size(), 3U);
+}
+
+}  // namespace
+}  // namespace cairn
