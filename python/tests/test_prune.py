@@ -290,8 +290,8 @@ def test_saves_beside_prune_lose_nothing(tmp_path: Path) -> None:
                 saved = newest[0]
                 report = cairn.prune(tmp_path, keep_last=2)
                 steps = [entry.step for entry in report.removed]
-                # a directory may go while the other thread waits for its lock
-                assert all(isinstance(problem, cairn.Unavailable) for problem in report.problems), report.problems
+                # A directory may go while the other thread waits for its lock: that is no problem.
+                assert report.problems == ()
                 assert all(step is not None and step <= newest[0] - 1 for step in steps), (saved, steps)
         except BaseException as failure:
             failures.append(failure)

@@ -81,6 +81,7 @@ class Pruning {
     if (!storage) return;  // gone, or not accessible: step 2 says so
     Result<std::optional<commit::CheckpointRemoval>> finished = commit::finish_removal(**storage, removal_);
     if (!finished) {
+      if (finished.error().code() == ErrorCode::kNotFound) return;  // another process has finished the removal
       report_.problems.push_back(explained(std::move(finished).error(), directory));
     } else if (*finished) {
       add_removed(directory, **std::move(finished), true);

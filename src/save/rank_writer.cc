@@ -95,13 +95,20 @@ std::unique_ptr<RankWriter> RankWriter::of_images(const RankPart& part, std::vec
   return writer;
 }
 
-Result<std::vector<WrittenFile>> RankWriter::write(storage::Storage& storage, const data_file::WriteOptions& options) {
+Result<void> RankWriter::enter(storage::Storage& storage) {
   files_.emplace(storage, part_.ticket.identity);
+  private_names_.clear();
+  for (const std::string& name : names_) {
+    CAIRN_TRY_ASSIGN(std::string private_name, files_->private_name(name));
+    private_names_.push_back(std::move(private_name));
+  }
+  return {};
+}
+
+Result<std::vector<WrittenFile>> RankWriter::write(storage::Storage& storage, const data_file::WriteOptions& options) {
   std::vector<data_file::ImageFile> files;
   for (std::size_t i = 0; i < images_.size(); ++i) {
-    CAIRN_TRY_ASSIGN(std::string private_name, files_->private_name(names_[i]));
-    data_file::ImageFile& file =
-        files.emplace_back(data_file::ImageFile{std::move(private_name), images_[i].image.get()});
+    data_file::ImageFile& file = files.emplace_back(data_file::ImageFile{private_names_[i], images_[i].image.get()});
     file.fill = images_[i].fill;
     if (i < device_payloads_.size() && !device_payloads_[i].empty()) {
       file.fill = [this, i, &options](std::span<const data_file::PayloadPart> parts) {

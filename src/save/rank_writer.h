@@ -58,7 +58,10 @@ class RankWriter {
   // Without locations().
   static std::unique_ptr<RankWriter> of_images(const RankPart& part, std::vector<NamedImage> images);
 
-  // Returns size and trailer checksum of each file, in the order of names(). `storage` outlives the RankWriter. Call
+  // Makes the private folder. `storage` outlives the RankWriter. After a failure the call may be repeated, with another
+  // storage: nothing of the first storage is used then.
+  Result<void> enter(storage::Storage& storage);
+  // After enter() with the same storage. Returns size and trailer checksum of each file, in the order of names(). Call
   // write() once.
   Result<std::vector<WrittenFile>> write(storage::Storage& storage, const data_file::WriteOptions& options);
 
@@ -80,6 +83,7 @@ class RankWriter {
 
   RankPart part_;
   std::vector<std::string> names_;
+  std::vector<std::string> private_names_;  // after enter()
   std::vector<ItemLocation> locations_;
   std::vector<NamedImage> images_;  // empty after write()
   std::shared_ptr<DevicePayloads> devices_;

@@ -54,6 +54,7 @@ void WorkerState::drop() {
   writer.reset();
   transaction.reset();
   storage.reset();
+  open = {};
 }
 
 SaveWorker::SaveWorker(const SaveDeadlines& deadlines)
@@ -63,7 +64,8 @@ SaveWorker::~SaveWorker() { leave(); }
 
 Result<void> SaveWorker::open(const SaveDirectory& directory) {
   return run("opening the directory", [directory, watch = thread_.watch()](WorkerState& state) -> Result<void> {
-    CAIRN_TRY_ASSIGN(state.storage, storage::open_watched(directory.open, watch, directory.name));
+    state.open = [directory, watch] { return storage::open_watched(directory.open, watch, directory.name); };
+    CAIRN_TRY_ASSIGN(state.storage, storage::retry_in_removed_directory(state.open));
     return {};
   });
 }
@@ -82,7 +84,7 @@ Result<commit::SaveTicket> SaveWorker::claim_model(const commit::SaveIdentity& i
 
 Result<commit::SaveTicket> SaveWorker::carry_out_claim(ClaimTask work) {
   return run("claiming the directory", [work = std::move(work)](WorkerState& state) -> Result<commit::SaveTicket> {
-    CAIRN_TRY_ASSIGN(state.transaction, work(state));
+    CAIRN_TRY_ASSIGN(state.transaction, state.in_directory([&] { return work(state); }));
     state.transaction->set_fence(&state.fence);
     return state.transaction->ticket();
   });
@@ -98,6 +100,9 @@ Result<std::vector<WrittenFile>> SaveWorker::write(std::unique_ptr<RankWriter> w
                write_options.interrupted = [&watch] { return watch->stop.is_set(); };
                write_options.sources = &state.sources;
                state.writer = std::move(writer);
+               // The other ranks opened the directory before the coordinator's claim, which keeps it from removal.
+               const auto enter = [&state] { return state.writer->enter(*state.storage); };
+               CAIRN_TRY(state.transaction ? enter() : state.in_directory(enter));
                return state.writer->write(*state.storage, write_options);
              });
 }

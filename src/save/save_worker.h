@@ -27,6 +27,7 @@
 #include "commit/save_transaction.h"
 #include "os/gate.h"
 #include "save/rank_writer.h"
+#include "storage/removed_directory.h"
 #include "storage/storage.h"
 #include "storage/watched_thread.h"
 
@@ -35,18 +36,33 @@ namespace cairn::checkpointer {
 // The directory of a save.
 struct SaveDirectory {
   std::string name;  // for error texts
-  // Called on the worker's thread. The function owns all data that it uses.
+  // Called on the worker's thread, and again if the directory is removed before the save has a file in it. The function
+  // owns all data that it uses.
   std::function<Result<std::unique_ptr<storage::Storage>>()> open;
 };
 
 // The state of the tasks. Only the worker's thread uses the state, except the first two members, which are thread-safe.
 struct WorkerState {
   commit::SaveFence fence;
-  os::Gate sources;                                      // open while the caller's tensors may be read
+  os::Gate sources;  // open while the caller's tensors may be read
+  std::function<Result<std::unique_ptr<storage::Storage>>()> open;
   std::unique_ptr<storage::Storage> storage;             // outlives `transaction` and `writer`
   std::unique_ptr<commit::SaveTransaction> transaction;  // null except at the coordinator
   std::unique_ptr<RankWriter> writer;
 
+  // Returns the result of `work()`, which makes the first file or folder in `storage`. If the directory was removed,
+  // opens `storage` again before the next call of `work`. Nothing may use the old `storage`.
+  template <typename Work>
+  auto in_directory(Work work) {
+    bool is_opened = true;
+    return storage::retry_in_removed_directory([&]() -> decltype(work()) {
+      if (!is_opened) {
+        CAIRN_TRY_ASSIGN(storage, open());
+      }
+      is_opened = false;
+      return work();
+    });
+  }
   // Destroys `writer`, `transaction` and `storage`, in this order. Files that were not committed are withdrawn.
   void drop();
 };

@@ -12,6 +12,7 @@
 #include "os/call_within.h"
 #include "os/page_buffer.h"
 #include "storage/open_directory.h"
+#include "storage/removed_directory.h"
 #include "storage/watched_storage.h"
 
 namespace cairn::writer {
@@ -296,9 +297,11 @@ Result<std::unique_ptr<storage::Storage>> SaveThread::open_watched(const std::st
 
 Result<commit::SaveTicket> SaveThread::do_claim(const ClaimRequest& request) {
   if (rank_save_) return out_of_order("claim sent twice");
-  CAIRN_TRY_ASSIGN(auto storage, open_watched(request.directory, true, request.umask));
-  CAIRN_TRY_ASSIGN(auto rank_save, RankSave::claim(std::move(storage), request.identity, request.rank, request.options,
-                                                   thread_.watch()->operations));
+  CAIRN_TRY_ASSIGN(auto rank_save, storage::retry_in_removed_directory([&]() -> Result<std::unique_ptr<RankSave>> {
+                     CAIRN_TRY_ASSIGN(auto storage, open_watched(request.directory, true, request.umask));
+                     return RankSave::claim(std::move(storage), request.identity, request.rank, request.options,
+                                            thread_.watch()->operations);
+                   }));
   const commit::SaveTicket ticket = rank_save->ticket();
   set_rank_save(std::move(rank_save));
   begin_by_ = Clock::now() + std::min<std::chrono::milliseconds>(request.deadlines.progress, os::kCallLimitMax);

@@ -90,6 +90,27 @@ TEST_F(SaveThreads, StandBackFromTheBeginningIfTheTrainerGoesOn) {
   stage_and_end();
 }
 
+// As prune() removes a directory that it has emptied.
+TEST_F(SaveThreads, MakeADirectoryAgainThatIsRemovedBeforeTheClaim) {
+  const std::filesystem::path directory = scratch_.path() / "step-1";
+  int openings = 0;
+  const OpenDirectory open = [&](const std::string& name, bool make, mode_t umask) {
+    auto opened = open_or_make_directory(name, make, umask);
+    if (openings++ == 0) EXPECT_TRUE(std::filesystem::remove(directory));
+    return opened;
+  };
+  save_ = SaveThread::start(order_, end_.callback(), stood_back_.callback(), open).value();
+  std::promise<Result<commit::SaveTicket>> claimed;
+  save_->claim(sample_.claim_request(directory),
+               [&claimed](Result<commit::SaveTicket> ticket) { claimed.set_value(std::move(ticket)); });
+  const Result<commit::SaveTicket> ticket = claimed.get_future().get();
+  ASSERT_TRUE(ticket) << ticket.error().what();
+  save_->begin(sample_.request(directory, *ticket));
+  stage_and_end();
+  EXPECT_EQ(checkpoint_in(directory), 1);
+  EXPECT_EQ(openings, 2);
+}
+
 TEST_F(SaveThreads, StandBackIfNothingComes) {
   begin(true);
   save_->abandon(Error(ErrorCode::kCancelled, "no bytes today"));

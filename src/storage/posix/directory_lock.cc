@@ -63,6 +63,12 @@ constexpr std::string_view kReadingAttributes = "reading the attributes of the l
 // For statx(2) on a lock file (errno): whether the file, or its name, is gone.
 bool is_gone() { return errno == ENOENT || errno == ESTALE; }
 
+// Whether the open directory has been removed: no file can be made in it any more.
+bool is_removed(int directory) {
+  struct stat status {};
+  return fstat(directory, &status) != 0 ? is_gone() : status.st_nlink == 0;
+}
+
 struct OpenedLockFile {
   os::Fd fd;
   bool made = false;  // by this process
@@ -77,7 +83,10 @@ Result<OpenedLockFile> open_lock_file(int directory) {
     if (!file.fd && errno == ENOENT) {
       file = {os::Fd(openat(directory, kLockFile, kFlags | O_CREAT | O_EXCL, kLockMode)), true};
     }
-    if (!file.fd && (errno == EEXIST || errno == ENOENT || errno == ESTALE)) continue;
+    if (!file.fd && (errno == EEXIST || errno == ENOENT || errno == ESTALE)) {
+      if (errno != EEXIST && is_removed(directory)) return Error(ErrorCode::kNotFound, "the directory was removed");
+      continue;
+    }
     if (!file.fd) {
       return failed("opening the lock file", kLockFile)
           .while_doing("locking the directory; if no save into the directory is in flight, remove the lock file");

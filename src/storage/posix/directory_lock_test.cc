@@ -45,6 +45,34 @@ TEST_F(DirectoryLocks, LeaveNoFile) {
   EXPECT_TRUE(is_empty());
 }
 
+TEST_F(DirectoryLocks, OfARemovedDirectoryAreNotFound) {
+  const auto opened = directory();
+  ASSERT_TRUE(fs::remove(scratch_.path()));
+  EXPECT_EQ(lock_directory(opened, 1min).error().code(), ErrorCode::kNotFound);
+}
+
+// A process that waits for the lock finds out when the holder has removed the directory.
+TEST_F(DirectoryLocks, OfADirectoryThatTheHolderRemovesAreNotFound) {
+  const auto opened = directory();
+  std::atomic<bool> waits = false;
+  Result<std::unique_ptr<StorageLock>> second = Error(ErrorCode::kInternal, "not tried");
+  std::thread waiting;
+  {
+    const auto held = lock_directory(opened, 1min);
+    ASSERT_TRUE(held && *held);
+    waiting = std::thread([&] {
+      waits = true;
+      second = lock_directory(opened, 1min);
+    });
+    while (!waits) std::this_thread::yield();
+    fs::remove(lock_file());
+    ASSERT_TRUE(fs::remove(scratch_.path()));
+  }
+  waiting.join();
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code(), ErrorCode::kNotFound) << second.error().what();
+}
+
 // The counter is right only if the lock excludes all threads and processes.
 TEST_F(DirectoryLocks, ExcludeThreadsAndProcesses) {
   constexpr int kProcesses = 2;
