@@ -4,9 +4,8 @@ import re
 import sys
 from pathlib import Path
 
-import pytest
-
 import commands
+import pytest
 
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "examples/08_managed_run.py"
