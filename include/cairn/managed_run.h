@@ -121,7 +121,7 @@ class ManagedRun {
   // Makes `root` if it does not exist. kUnavailable if another living process manages the root. All ranks call
   // together.
   static Result<std::unique_ptr<ManagedRun>> open(const std::filesystem::path& root, ManagedRunOptions options);
-  ~ManagedRun();  // as close(), without its error
+  ~ManagedRun();  // as close(), without its error; does nothing in a child made by fork
 
   // The newest good checkpoint, or the next older one after those that the caller has refused with `fault`: the error
   // of a failed load of the last result. Nullopt if the root holds no checkpoint. Damage alone leads to an older one,
@@ -159,7 +159,7 @@ class ManagedRun {
 
   std::filesystem::path directory_of(std::uint64_t step) const;
   ManagedRunReport report() const;  // from any thread
-  // Waits for the removal under way, and leaves the root to the next manager.
+  // Waits for the removal under way, and leaves the root to the next manager. Does nothing in a child made by fork.
   Result<void> close();
 
   struct Impl;  // the library's own

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cairn import _engine
 from cairn._async import pending_saves
@@ -24,6 +24,7 @@ from cairn._directory import real_path
 from cairn._ranks.checkpoint_exceptions import failures_of
 from cairn._ranks.ranks import Ranks, reason_of
 from cairn._state.notes import notes_text
+from cairn._torch_names import modules
 from cairn._torch_names.torch_floor import AsyncCheckpointerType
 from cairn.errors import Corrupt, Error, InvalidArgument, NotFound, Replaced, Unsupported
 from cairn.progress import Progress
@@ -410,3 +411,7 @@ def _schedule_of(
             actual=f"{bounds}, {between_failures} s",
         )
     return steps, seconds, automatic, float(least), float(most), between_failures
+
+
+if not TYPE_CHECKING:  # for names that a later torch may have in a module of this name
+    __getattr__, __dir__ = modules.names_of(__name__)

@@ -366,6 +366,17 @@ def test_a_signal_stops_with_a_checkpoint(tmp_path: Path) -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_a_forked_child_leaves_the_run(tmp_path: Path) -> None:
+    with cairn.CheckpointManager(tmp_path, save_every=1) as manager:
+        run_steps(manager, range(1, 2))
+        child = os.fork()
+        if child == 0:
+            manager.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert run_steps(manager, range(2, 3)) == [2]
+
+
 def test_preempt_stops_without_a_signal(tmp_path: Path) -> None:
     with cairn.CheckpointManager(tmp_path, preemption_signals=()) as manager:
         manager.preempt()

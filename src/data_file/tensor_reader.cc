@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <optional>
+#include <memory>
 
 #include "core/checked.h"
 #include "core/checksum.h"
@@ -26,7 +26,8 @@ class BatchReader {
         options_(options),
         schedule_(options.ended ? schedule_in_order(reads, options.verify) : schedule_reads(reads, options.verify)),
         delivery_(reads, schedule_.pieces, options) {
-    if (options.ended) outcomes_.emplace(reads.size(), schedule_.pieces, delivery_, options.ended);
+    if (!options.ended) return;
+    outcomes_ = std::make_unique<ReadOutcomes>(reads.size(), schedule_.pieces, delivery_, options.ended);
   }
 
   std::size_t batch_count() const { return schedule_.batches.size(); }
@@ -139,7 +140,7 @@ class BatchReader {
   const ReadOptions& options_;
   ReadSchedule schedule_;
   PieceDelivery delivery_;
-  std::optional<ReadOutcomes> outcomes_;
+  std::unique_ptr<ReadOutcomes> outcomes_;  // null without options.ended
   std::atomic<std::size_t> next_batch_{0};
   std::atomic<std::uint64_t> bytes_read_{0};
 };

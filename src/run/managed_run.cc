@@ -1,5 +1,6 @@
 #include <cairn/managed_run.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -101,6 +102,9 @@ struct ManagedRun::Impl {
   Result<std::string> choose(const std::optional<Error>& fault);
   Error too_many_failures();
 
+  bool is_of_a_fork() const { return getpid() != process; }
+
+  const pid_t process = getpid();
   const fs::path root;
   const ManagedRunOptions options;
   coordination::Ranks ranks;
@@ -122,7 +126,14 @@ struct ManagedRun::Impl {
 };
 
 ManagedRun::ManagedRun(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-ManagedRun::~ManagedRun() { (void)close(); }
+ManagedRun::~ManagedRun() {
+  if (impl_ == nullptr) return;
+  if (impl_->is_of_a_fork()) {
+    (void)impl_.release();  // its threads are the parent's
+  } else {
+    (void)close();
+  }
+}
 
 // At rank 0, when all ranks have come to open(): the prefix of the keys in the store.
 Result<std::string> ManagedRun::Impl::take(std::vector<std::string> /*all*/) {
@@ -308,7 +319,7 @@ ManagedRunReport ManagedRun::report() const {
 }
 
 Result<void> ManagedRun::close() {
-  if (impl_ == nullptr || std::exchange(impl_->is_closed, true)) return {};
+  if (impl_->is_of_a_fork() || std::exchange(impl_->is_closed, true)) return {};
   impl_->signals.reset();
   if (impl_->removal != nullptr) impl_->removal->end(!impl_->is_stopping);
   impl_->removal.reset();

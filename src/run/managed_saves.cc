@@ -9,6 +9,7 @@
 // 5. The save of a stop is awaited.
 #include <cairn/async_checkpointer.h>
 #include <cairn/managed_run.h>
+#include <unistd.h>
 
 #include <thread>
 #include <utility>
@@ -56,6 +57,7 @@ struct CheckpointManager::Impl {
   Result<AsyncSave> begin(std::uint64_t step, const StateDict& state, const std::map<std::string, double>& metrics);
   void await_stop();
 
+  const pid_t process = getpid();
   CheckpointManagerOptions options;
   AsyncCheckpointer checkpointer;
   std::unique_ptr<ManagedRun> run;
@@ -68,7 +70,12 @@ CheckpointManager::CheckpointManager(std::unique_ptr<Impl> impl) : impl_(std::mo
 CheckpointManager::CheckpointManager(CheckpointManager&&) noexcept = default;
 CheckpointManager& CheckpointManager::operator=(CheckpointManager&&) noexcept = default;
 CheckpointManager::~CheckpointManager() {
-  if (impl_ != nullptr) (void)close();
+  if (impl_ == nullptr) return;
+  if (getpid() != impl_->process) {
+    (void)impl_.release();  // in a child made by fork: the thread of the last save is the parent's
+  } else {
+    (void)close();
+  }
 }
 
 Result<CheckpointManager> CheckpointManager::open(const fs::path& root, CheckpointManagerOptions options) {

@@ -2,11 +2,14 @@
 #include <cairn/managed_run.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -157,6 +160,23 @@ TEST_F(ManagedSaves, ASignalStopsWithACheckpoint) {
   std::uint64_t step = 2;
   for (; !manager.preempted(); ++step) ASSERT_TRUE(manager.save(step, state.dict()));
   EXPECT_EQ(manager.run().steps().value(), Steps{step - 1});
+}
+
+TEST_F(ManagedSaves, AForkedChildLeavesTheRun) {
+  auto manager = std::make_unique<CheckpointManager>(CheckpointManager::open(root_, options()).value());
+  State state(0, 1);
+  ASSERT_TRUE(manager->save(2, state.dict()));
+  ASSERT_TRUE(manager->wait());
+  const pid_t child = fork();
+  if (child == 0) {
+    manager.reset();
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(fs::exists(root_ / ".cairn-manager")) << "the lease is the parent's";
+  EXPECT_TRUE(manager->save(4, state.dict()));
 }
 
 TEST_F(ManagedSaves, RanksStopAtOneStep) {
