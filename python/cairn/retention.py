@@ -80,11 +80,12 @@ def prune(
     - ``newer_than=timedelta(days=7)``, or a number of seconds: each that is at most so old, by the clock of this host.
 
     Always kept are the newest good checkpoint and all that are newer, and without a good checkpoint all; pinned
-    checkpoints (:func:`pin`); checkpoints in a directory into which a save is under way; checkpoints in the directories of `protect`, each of which is a directory in `root`; and
-    checkpoints behind links, a checkpoint in `root` itself, safetensors models, and checkpoints whose metadata can't be
-    read. A checkpoint is good if it is whole as :func:`latest` demands, and if the trailer of each data file has the
-    recorded checksum. Without `adopt`, checkpoints of stock torch and copies by :func:`convert` are kept too. Files
-    that no save of the checkpoint has written stay, and their directory with them.
+    checkpoints (:func:`pin`); checkpoints in a directory into which a save is under way; checkpoints in the directories
+    of `protect`, each of which is a directory in `root`; and checkpoints behind links, a checkpoint in `root` itself,
+    safetensors models, and checkpoints whose metadata can't be read. A checkpoint is good if it is whole as
+    :func:`latest` demands, and if the trailer of each data file has the recorded checksum. Without `adopt`, checkpoints
+    of stock torch and copies by :func:`convert` are kept too. Files that no save of the checkpoint has written stay,
+    and their directory with them.
 
     Each removal begins with a rename, after which no reader finds the checkpoint; then the files go. A removal that a
     crash has interrupted is finished by the next call. With `dry_run` nothing changes, and the report says what a call

@@ -1,7 +1,7 @@
 // 1. Take the directory's lock: no save commits, no pin is set, and no second removal runs until step 5 has ended.
 // 2. Look again. In place must be the chosen checkpoint, without a pin. No save into the directory may be under way:
-// its
-//    commit would be refused, because the checkpoint that the save's claim had found is gone.
+//    if the save fails, the directory keeps the checkpoint. A save may still claim the directory before step 3: it
+//    commits when step 5 has ended.
 // 3. Rename `.metadata` to `.cairn-removed`, and sync the directory. From here on no reader finds the checkpoint, and
 //    after a power cut no reader finds it without its files.
 // 4. Remove the data files that the metadata names, and that its save has written.
