@@ -42,7 +42,7 @@ struct PruneOptions {
   // convert().
   bool adopt = false;
   bool dry_run = false;  // changes nothing; the report says what a call without it would remove
-  std::vector<std::filesystem::path> protect = {};  // directories whose checkpoints are kept
+  std::vector<std::filesystem::path> protect = {};  // directories whose checkpoints are kept, by any path
   std::function<bool()> interrupted = {};           // called before each removal; true: kCancelled
 };
 
@@ -53,7 +53,7 @@ struct RemovedCheckpoint {
   std::uint64_t files = 0;
   std::uint64_t bytes = 0;                 // of the files
   bool was_interrupted = false;            // the rest of a removal that had been interrupted
-  bool keeps_directory = false;            // files of others are in the directory
+  bool keeps_directory = false;            // files of others are, or in a dry run would be, in the directory
   std::vector<std::string> warnings = {};  // files that could not be removed
 };
 
@@ -76,8 +76,9 @@ struct PruneReport {
 //
 // Always kept: the newest good checkpoint, and all that are newer; without a good checkpoint, all. Pinned checkpoints.
 // Checkpoints behind symbolic links, a checkpoint in `root` itself, safetensors models, checkpoints that a rank saved
-// alone, and checkpoints whose metadata can't be read. A checkpoint whose directory a save is about to overwrite. A
-// damaged checkpoint does not count among the `last` and the `best`.
+// alone, and checkpoints whose metadata can't be read. A checkpoint whose directory a save is about to overwrite: the
+// checkpoint is reported as kept, and is no problem. A damaged checkpoint does not count among the `last` and the
+// `best`.
 //
 // Before anything is removed, the commit of the newest good checkpoint is made durable: the process that committed it
 // may have died before its sync. The bytes of a checkpoint that was saved with Durability::kBuffered may still be lost
@@ -93,8 +94,9 @@ struct RemoveOptions {
   bool dry_run = false;
 };
 
-// Removes the checkpoint in `directory`, even the only one. kNotFound without a checkpoint, kInvalidArgument if the
-// checkpoint is pinned, kUnavailable if a save into the directory is under way.
+// Removes the checkpoint in `directory`, even the only one. Without a checkpoint, finishes a removal that a crash has
+// interrupted; kNotFound without either. kInvalidArgument if the checkpoint is pinned, kUnavailable if a save into the
+// directory is under way.
 Result<RemovedCheckpoint> remove_checkpoint(const std::filesystem::path& directory, const RemoveOptions& options = {});
 
 // Protects the checkpoint in `directory`, and each that replaces it there, from prune() and remove_checkpoint(). A pin

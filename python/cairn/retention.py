@@ -29,7 +29,7 @@ class RemovedCheckpoint(NamedTuple):
     files: int
     bytes: int  # of the files
     was_interrupted: bool  # the rest of a removal that had been interrupted
-    keeps_directory: bool  # files of others are in the directory
+    keeps_directory: bool  # files of others are, or in a dry run would be, in the directory
     warnings: tuple[str, ...]  # files that could not be removed
 
 
@@ -80,15 +80,16 @@ def prune(
     - ``newer_than=timedelta(days=7)``, or a number of seconds: each that is at most so old, by the clock of this host.
 
     Always kept are the newest good checkpoint and all that are newer, and without a good checkpoint all; pinned
-    checkpoints (:func:`pin`); checkpoints in the directories of `protect`, each of which is a directory in `root`; and
-    checkpoints behind links, a checkpoint in `root` itself, safetensors models, and checkpoints whose metadata can't be
-    read. A checkpoint is good if it is whole as :func:`latest` demands, and if the trailer of each data file has the
-    recorded checksum. Without `adopt`, checkpoints of stock torch and copies by :func:`convert` are kept too. Files
-    that no save of the checkpoint has written stay, and their directory with them.
+    checkpoints (:func:`pin`); checkpoints in a directory into which a save is under way; checkpoints in the directories
+    of `protect`, each of which is a directory in `root`; and checkpoints behind links, a checkpoint in `root` itself,
+    safetensors models, and checkpoints whose metadata can't be read. A checkpoint is good if it is whole as
+    :func:`latest` demands, and if the trailer of each data file has the recorded checksum. Without `adopt`, checkpoints
+    of stock torch and copies by :func:`convert` are kept too. Files that no save of the checkpoint has written stay,
+    and their directory with them.
 
     Each removal begins with a rename, after which no reader finds the checkpoint; then the files go. A removal that a
     crash has interrupted is finished by the next call. With `dry_run` nothing changes, and the report says what a call
-    without it would remove; ``keeps_directory`` is then False.
+    without it would remove.
 
     Raises InvalidArgument for a rule without a part, and for a directory of `protect` that is not in `root`. Raises
     NotFound if `root` does not exist. A checkpoint that could not be removed is a problem of the report; the call goes
@@ -120,8 +121,9 @@ def remove_checkpoint(directory: str | os.PathLike[str], *, dry_run: bool = Fals
     """Removes the checkpoint in `directory`, even the only one, as ``cairn rm`` does.
 
     Files that no save of the checkpoint has written stay, and `directory` with them. With `dry_run` nothing changes,
-    and the result says what a call without it would remove. Raises NotFound without a checkpoint, InvalidArgument if
-    the checkpoint is pinned, and Unavailable if a save into the directory is under way.
+    and the result says what a call without it would remove. A removal that a crash has interrupted is finished. Raises
+    NotFound without a checkpoint, InvalidArgument if the checkpoint is pinned, and Unavailable if a save into the
+    directory is under way.
     """
     return _removed(_engine.remove_checkpoint(os.fsencode(existing_directory(directory)), dry_run))
 

@@ -51,6 +51,39 @@ def test_the_union_of_the_parts_of_the_rule_is_kept(rule: dict[str, Any], kept: 
     assert not pruned(root, **rule).removed
 
 
+@pytest.mark.parametrize(
+    ("rule", "kept"),
+    [
+        (("loss", "min"), [3, 6]),
+        (("loss", "min", 2), [3, 4, 6]),
+        (("loss", "max", 2), [1, 2, 6]),  # of equal values the newer
+        (("accuracy", "max"), [5, 6]),  # only two checkpoints have the metric
+        ([("loss", "min"), ("accuracy", "min")], [3, 4, 6]),
+        (("missing", "min", 3), [6]),
+    ],
+    ids=str,
+)
+def test_the_best_by_their_metrics_are_kept(rule: Any, kept: list[int], tmp_path: Path) -> None:
+    metrics: list[dict[str, float]] = [
+        {"loss": 4.0},
+        {"loss": 4.0},
+        {"loss": 0.5},
+        {"loss": 1.0, "accuracy": 0.25},
+        {"loss": 2.0, "accuracy": 0.75},
+        {},
+    ]
+    for step, measured in enumerate(metrics, 1):
+        state = {"w": torch.full((1000,), float(step))}
+        notes = {"metrics": measured}
+        cairn.save(state, checkpoint_id=tmp_path / f"step-{step}", no_dist=True, notes=notes)
+    report = pruned(tmp_path, keep_best=rule)
+    assert steps_in(tmp_path) == kept
+    assert not pruned(tmp_path, keep_best=rule).removed
+    reasons = reasons_of(report)
+    assert reasons.pop("step-6") == "newest"
+    assert all(reason.startswith("best by ") for reason in reasons.values()), reasons
+
+
 def test_the_report_names_checkpoints_files_and_reasons(root: Path) -> None:
     size = sum(file.stat().st_size for file in (root / "step-1").iterdir())
     save_id = cairn.open(root / "step-1").save_id
@@ -88,6 +121,21 @@ def test_checkpoints_of_stock_torch_and_copies_need_adopt(tmp_path: Path) -> Non
     assert sorted(names_of(report.removed)) == ["copy-3", "step-1", "step-2"]
     assert {entry.save_id is None for entry in report.removed if "step" in entry.directory} == {True}
     assert [path.name for path in tmp_path.iterdir()] == ["step-4"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs the kernel's count of read bytes")
+@pytest.mark.parametrize("rule", [{"keep_every": 1000}, {"keep_best": ("loss", "min")}], ids=str)
+def test_without_adopt_the_pickles_of_stock_torch_are_not_read(rule: dict[str, Any], tmp_path: Path) -> None:
+    stock.save({f"{'k' * 1000}.{number}": number for number in range(1000)}, tmp_path / "step-1")
+    save(tmp_path / "step-2")
+
+    def bytes_read() -> int:
+        return int(Path("/proc/self/io").read_text().split()[1])
+
+    before = bytes_read()
+    report = cairn.prune(tmp_path, **rule)
+    assert bytes_read() - before < (tmp_path / "step-1" / ".metadata").stat().st_size
+    assert reasons_of(report) == {"step-2": "newest", "step-1": "of stock torch"}
 
 
 def test_a_run_of_stock_torch_keeps_its_newest(tmp_path: Path) -> None:
@@ -234,7 +282,8 @@ def test_protected_directories_stay(form: str, root: Path, monkeypatch: pytest.M
     }[form]
     for place in (root, Path(), root.parent / "link"):
         assert reasons_of(pruned(place, keep_last=9, protect=[protect, root / "step-77"])).get("step-1") is None
-    cairn.prune(os.path.relpath(root) + "/./", keep_last=1, protect=[protect])
+    report = cairn.prune(os.path.relpath(root) + "/./", keep_last=1, protect=[protect])
+    assert reasons_of(report) == {"step-10": "newest", "step-3": "protected"}
     assert steps_in(root) == [3, 10]
 
 
@@ -267,7 +316,10 @@ def test_an_interrupted_removal_is_finished(root: Path) -> None:
 def test_a_save_in_flight_keeps_the_checkpoint_of_its_directory(root: Path) -> None:
     alive = _engine.SaveClaim(os.fsencode(root / "step-2"), overwrite=True, durable=True)
     before = content_of(root / "step-2")
+    assert cairn.prune(root, keep_last=1, dry_run=True)
     report = cairn.prune(root, keep_last=1)
+    assert report, report.problems
+    assert reasons_of(report) == {"step-10": "newest", "step-2": "a save into the directory is under way"}
     assert names_of(report.removed) == [f"step-{step}" for step in range(1, 10) if step != 2]
     assert {name: content for name, content in content_of(root / "step-2").items() if "lease" not in name} == {
         name: content for name, content in before.items() if "lease" not in name
@@ -276,6 +328,36 @@ def test_a_save_in_flight_keeps_the_checkpoint_of_its_directory(root: Path) -> N
         cairn.remove_checkpoint(root / "step-2")
     alive.withdraw()
     assert names_of(pruned(root, keep_last=1).removed) == ["step-2"]
+
+
+@pytest.mark.parametrize("call", ["save", "async_save"])
+def test_saves_into_directories_that_prune_removes_succeed(call: str, tmp_path: Path) -> None:
+    ended = threading.Event()
+    failures: list[BaseException] = []
+
+    def prune_again_and_again() -> None:
+        try:
+            while not ended.is_set():
+                report = cairn.prune(tmp_path, keep_last=1)
+                assert report, report.problems
+        except BaseException as failure:
+            failures.append(failure)
+
+    pruner = threading.Thread(target=prune_again_and_again)
+    pruner.start()
+    try:
+        for number in range(40):
+            state = {"w": torch.full((10,), float(number))}
+            saving = getattr(cairn, call)(state, checkpoint_id=tmp_path / f"step-{number % 2}", no_dist=True)
+            if call == "async_save":
+                saving.result()
+    finally:
+        ended.set()
+        pruner.join()
+    assert failures == []
+    assert (cairn.read(tmp_path / "step-1")["w"] == 39).all()
+    pruned(tmp_path, keep_last=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
 
 
 def test_saves_beside_prune_lose_nothing(tmp_path: Path) -> None:
@@ -333,19 +415,19 @@ def test_a_reader_of_a_removed_checkpoint_gets_its_values_or_an_error(
         cairn.load(target, checkpoint_id=first)
     assert not target["a"].any()
 
-    def check(*errors: type[cairn.Error]) -> None:
-        with pytest.raises(errors):
+    def check(error: type[cairn.Error]) -> None:
+        with pytest.raises(error):
             opened["b"]
         try:
             values = used["b"]
-        except errors:
+        except error:
             return
         assert (np.asarray(values) == 2).all()
 
-    check(cairn.NotFound, cairn.Replaced)
+    check(cairn.Replaced)
     cairn.save({"a": torch.full((1000,), 8.0), "b": torch.full((1000,), 9.0)}, checkpoint_id=first, no_dist=True)
     # In a directory that stays, a data file of the next save may have the same name: its save id is another.
-    check(cairn.NotFound, cairn.Replaced, cairn.Corrupt)
+    check(cairn.Corrupt if keeps_directory else cairn.Replaced)
 
 
 def test_remove_checkpoint_removes_even_the_only_one(tmp_path: Path) -> None:
@@ -357,6 +439,12 @@ def test_remove_checkpoint_removes_even_the_only_one(tmp_path: Path) -> None:
     assert cairn.remove_checkpoint(tmp_path / "step-7") == tried
     assert (tried.step, tried.save_id, tried.files) == (7, save_id, 2)
     assert tried.bytes == sum(map(len, before.values()))
+    assert list(tmp_path.iterdir()) == []
+    save(tmp_path / "step-8")
+    (tmp_path / "step-8" / ".metadata").rename(tmp_path / "step-8" / ".cairn-removed")  # a removal was interrupted
+    tried = cairn.remove_checkpoint(tmp_path / "step-8", dry_run=True)
+    assert cairn.remove_checkpoint(tmp_path / "step-8") == tried
+    assert (tried.step, tried.files, tried.was_interrupted) == (8, 2, True)
     assert list(tmp_path.iterdir()) == []
     stock.save({"w": torch.ones(10)}, tmp_path / "stock")
     (tmp_path / "stock" / "notes.txt").touch()

@@ -103,7 +103,8 @@ def test_a_pin_during_prune_protects_a_later_checkpoint_of_the_call(root: Path, 
         told, messages = pruning.communicate(timeout=240)
         thread.join()
     assert steps_in(root) == [2, 10]
-    assert "just in time" in told + messages
+    assert f"{root}/step-2: step 2, kept: pinned: just in time" in told.splitlines()
+    assert (messages, pruning.returncode) == ("", 0)
     (error,) = late
     assert isinstance(error, cairn.NotFound)
     assert not (root / "step-1").exists()

@@ -26,7 +26,7 @@ def test_the_tool_prints_removed_and_kept_checkpoints_with_reasons(root: Path) -
     tried = text_of(*words, "--dry-run").splitlines()
     assert content_of(root) == before
     done = text_of(*words).splitlines()
-    assert tried[0] == f"{root}/step-1: step 1, would remove 2 files, {size}"
+    assert tried[0] == f"{root}/step-1: step 1, would remove 2 files, {size}; the directory stays, with other files"
     assert done[0] == f"{root}/step-1: step 1, removed 2 files, {size}; the directory stays, with other files"
     assert done[1] == f"{root}/step-2: step 2, removed 2 files, {size}"
     assert done[6:10] == [

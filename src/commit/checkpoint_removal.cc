@@ -1,7 +1,7 @@
 // 1. Take the directory's lock: no save commits, no pin is set, and no second removal runs until step 5 has ended.
 // 2. Look again. In place must be the chosen checkpoint, without a pin. No save into the directory may be under way:
-// its
-//    commit would be refused, because the checkpoint that the save's claim had found is gone.
+//    if the save fails, the directory keeps the checkpoint. A save may still claim the directory before step 3: it
+//    commits when step 5 has ended.
 // 3. Rename `.metadata` to `.cairn-removed`, and sync the directory. From here on no reader finds the checkpoint, and
 //    after a power cut no reader finds it without its files.
 // 4. Remove the data files that the metadata names, and that its save has written.
@@ -26,7 +26,7 @@ namespace {
 const std::string kInPlace{kMetadataName};
 const std::string kRemoved{kRemovedName};
 
-Result<void> look_again(storage::Storage& storage, const MetadataInPlace& chosen) {
+Result<void> look_again(storage::Storage& storage, const MetadataInPlace& chosen, std::string& protection) {
   CAIRN_TRY_ASSIGN(const MetadataInPlace in_place, read_metadata_in_place(storage));
   if (!in_place.present) return Error(ErrorCode::kNotFound, "there is no checkpoint any more").file(kInPlace);
   if (!in_place.same_as(chosen)) {
@@ -34,12 +34,13 @@ Result<void> look_again(storage::Storage& storage, const MetadataInPlace& chosen
   }
   CAIRN_TRY_ASSIGN(const std::optional<std::string> pin, note_of_pin(storage));
   if (pin) {
-    const std::string note = pin->empty() ? "" : ": " + *pin;
-    return Error(ErrorCode::kInvalidArgument, "the checkpoint is pinned" + note).file(std::string(kPinName));
+    protection = text_of_pin(*pin);
+    return Error(ErrorCode::kInvalidArgument, "the checkpoint is " + protection).file(std::string(kPinName));
   }
   CAIRN_TRY_ASSIGN(const bool is_saved_into, has_living_save(storage));
-  if (is_saved_into) return Error(ErrorCode::kUnavailable, "a save into the directory is under way");
-  return {};
+  if (!is_saved_into) return {};
+  protection = "a save into the directory is under way";
+  return Error(ErrorCode::kUnavailable, protection);
 }
 
 // Steps 4 and 5. `metadata_name`: the file with the metadata of the checkpoint; after a trial of step 3 still the one
@@ -54,6 +55,9 @@ Result<CheckpointRemoval> remove_files(RemovalLog& log, const std::string& metad
     CAIRN_TRY(log.sync(""));
   }
   removal.files = log.take();
+  if (log.tries()) {
+    CAIRN_TRY_ASSIGN(removal.leaves_files, log.leaves_files());
+  }
   return removal;
 }
 
@@ -68,10 +72,12 @@ Result<std::optional<CheckpointRemoval>> finish_under_lock(RemovalLog& log) {
 
 }  // namespace
 
-Result<CheckpointRemoval> remove_checkpoint(storage::Storage& storage, const MetadataInPlace& chosen, Removal removal) {
+Result<CheckpointRemoval> remove_checkpoint(storage::Storage& storage, const MetadataInPlace& chosen, Removal removal,
+                                            std::string* protection) {
+  std::string unasked;
   RemovalLog log(storage, removal);
-  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, log.lock());  // (1)
-  CAIRN_TRY(look_again(log, chosen));                                              // (2)
+  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, log.lock());     // (1)
+  CAIRN_TRY(look_again(log, chosen, protection != nullptr ? *protection : unasked));  // (2)
   CAIRN_TRY(finish_under_lock(log));  // of an earlier checkpoint of the directory: the name must be free
   (void)log.take();
   CAIRN_TRY_ASSIGN(const std::vector<std::string> names, files_of_checkpoint(log, kInPlace, chosen));

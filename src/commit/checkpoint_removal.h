@@ -22,12 +22,15 @@ struct CheckpointRemoval {
   std::optional<SaveId> save_id;      // nullopt for a checkpoint of stock torch
   std::vector<RemovedFile> files;     // with the metadata; with kTry those that a call with kDo would remove
   std::vector<std::string> warnings;  // files that could not be removed
+  bool leaves_files = false;          // with kTry: whether the directory would hold other files afterwards
 };
 
 // Removes the checkpoint in `.metadata` if it is still the `chosen` one. Errors, all before any change except those of
 // the storage: kReplaced if another checkpoint is in place, kNotFound without any, kInvalidArgument if the checkpoint
 // is pinned, kUnavailable if a save into the directory is under way, kCorrupt if the names of its files are unknown.
-Result<CheckpointRemoval> remove_checkpoint(storage::Storage& storage, const MetadataInPlace& chosen, Removal removal);
+// After an error for a pin or for a save, `protection` says why the checkpoint stays; null: the caller need not know.
+Result<CheckpointRemoval> remove_checkpoint(storage::Storage& storage, const MetadataInPlace& chosen, Removal removal,
+                                            std::string* protection = nullptr);
 
 // Finishes a removal that a crash has interrupted; nullopt if there is none.
 Result<std::optional<CheckpointRemoval>> finish_removal(storage::Storage& storage, Removal removal);

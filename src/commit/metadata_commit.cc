@@ -5,6 +5,7 @@
 //    and adds the save to its note (rank_note.h): the directory is not listed.
 // 4. Seal: `metadata` in the folder is the pickle and its commit record.
 // 5. a. Compare the `.metadata` in place with the `.metadata` of step 1. List the files that the rename will orphan.
+//       If none is in place any more, a removal has taken it (checkpoint_removal.cc): the save goes on.
 //    b. Rename over `.metadata`.
 //    c. Read the save id back.
 // 7. Clean (leftovers.cc): remove the files that the replaced `.metadata` named and no metadata in the directory names
@@ -153,7 +154,7 @@ class MetadataCommit final : public CommitStrategy {
   }
 
   Result<void> check_not_superseded(const MetadataInPlace& now) const {
-    if (now.same_as(seen_)) return {};
+    if (now.same_as(seen_) || !now.present) return {};  // absent: removed since, which supersedes no save
     if (now.record && is_earlier_save(now.record->job_id, now.record->save_number)) return {};
     return Error(ErrorCode::kSuperseded,
                  "another save committed into the directory first; the files of this save are withdrawn")

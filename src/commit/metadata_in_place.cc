@@ -16,7 +16,7 @@ constexpr std::uint64_t kMetadataBytesMax = std::uint64_t{1} << 34;  // far abov
 constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
 
 // kNotFound if the server of a network file system has removed the file while the file was open.
-Result<MetadataInPlace> read_opened(const storage::ReadableFile& file) {
+Result<MetadataInPlace> read_opened(const storage::ReadableFile& file, WithoutRecord without_record) {
   MetadataInPlace now;
   now.present = true;
   now.size = file.size();
@@ -28,6 +28,7 @@ Result<MetadataInPlace> read_opened(const storage::ReadableFile& file) {
     return now;
   }
   if (!record && record.error().code() == ErrorCode::kNotFound) return record.error();
+  if (without_record == WithoutRecord::kLeaveUnknown) return now;
   std::vector<std::byte> piece(std::min(now.size, kPieceBytes));
   for (std::uint64_t offset = 0; offset < now.size; offset += piece.size()) {
     piece.resize(std::min(now.size - offset, kPieceBytes));
@@ -45,7 +46,8 @@ bool MetadataInPlace::same_as(const MetadataInPlace& other) const {
   return record.has_value() == other.record.has_value() && size == other.size && checksum == other.checksum;
 }
 
-Result<MetadataInPlace> read_metadata_in_place(const storage::Storage& storage, const std::string& name) {
+Result<MetadataInPlace> read_metadata_in_place(const storage::Storage& storage, const std::string& name,
+                                               WithoutRecord without_record) {
   constexpr int kTriesMax = 16;
   for (int tries = 1;; ++tries) {
     // Stock readers follow a link, and Cairn counts the link's target as the checkpoint. The rename replaces the link,
@@ -55,7 +57,7 @@ Result<MetadataInPlace> read_metadata_in_place(const storage::Storage& storage, 
       if (file.error().code() == ErrorCode::kNotFound) return MetadataInPlace();
       return file.error();
     }
-    Result<MetadataInPlace> read = file ? read_opened(**file) : file.error();
+    Result<MetadataInPlace> read = file ? read_opened(**file, without_record) : file.error();
     // kNotFound after a successful open: the file was replaced meanwhile, and there is a newer file to read.
     if (read || read.error().code() != ErrorCode::kNotFound) return read;
     if (tries == kTriesMax) {

@@ -46,4 +46,6 @@ Result<std::optional<std::string>> note_of_pin(const storage::Storage& storage) 
   return std::move(note).error();
 }
 
+std::string text_of_pin(const std::string& note) { return note.empty() ? "pinned" : "pinned: " + note; }
+
 }  // namespace cairn::commit

@@ -21,4 +21,7 @@ Result<bool> unpin(storage::Storage& storage);
 // The note of the pin; nullopt without a pin. A pin that can't be read is an error, never no pin.
 Result<std::optional<std::string>> note_of_pin(const storage::Storage& storage);
 
+// "pinned: for the evaluation"
+std::string text_of_pin(const std::string& note);
+
 }  // namespace cairn::commit

@@ -1,8 +1,16 @@
 #include "commit/removal_log.h"
 
+#include <algorithm>
 #include <optional>
 
 namespace cairn::commit {
+
+Result<bool> RemovalLog::leaves_files() const {
+  CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage_.list());
+  return std::any_of(files.begin(), files.end(), [this](const storage::ListedFile& file) {
+    return file.name != storage::kLockName && !noted_.contains(file.name);
+  });
+}
 
 Result<std::unique_ptr<storage::StorageLock>> RemovalLog::lock() {
   if (tries_) return std::unique_ptr<storage::StorageLock>();
@@ -40,7 +48,7 @@ Result<void> RemovalLog::remove(std::string_view name) {
   std::optional<std::uint64_t> bytes;
   if (const auto file = storage_.open(name, false)) bytes = (*file)->size();
   if (!tries_) CAIRN_TRY(storage_.remove(name));
-  if (bytes && noted_.emplace(name).second) files_.push_back({std::string(name), *bytes});
+  if (noted_.emplace(name).second && bytes) files_.push_back({std::string(name), *bytes});
   return {};
 }
 

@@ -29,8 +29,11 @@ class RemovalLog final : public storage::Storage {
   // `storage` outlives the log.
   RemovalLog(storage::Storage& storage, Removal removal) : storage_(storage), tries_(removal == Removal::kTry) {}
 
+  bool tries() const { return tries_; }
   // The files since the last call.
   std::vector<RemovedFile> take() { return std::exchange(files_, {}); }
+  // Whether the directory holds more than the removed files, or with kTry more than those that would be removed.
+  Result<bool> leaves_files() const;
 
   Result<std::unique_ptr<storage::StorageLock>> lock() override;
   void set_stop(std::shared_ptr<const os::StopFlag> stop) override { storage_.set_stop(std::move(stop)); }

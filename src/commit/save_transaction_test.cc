@@ -91,6 +91,19 @@ TEST(Commit, TheLoserNamesBothSaves) {
   EXPECT_EQ(after.error().actual(), "a stock checkpoint");
 }
 
+// The removal looked for saves under way just before the claim.
+TEST(Commit, GoesOnAfterTheRemovalOfTheOldCheckpoint) {
+  ModelStorage disk;
+  commit_one(disk, save_number(1));
+  OneSave second(disk, save_number(2));
+  ASSERT_TRUE(disk.publish(".metadata", ".cairn-removed"));
+  ASSERT_TRUE(second.publish());
+  const auto committed = second.commit();
+  ASSERT_TRUE(committed) << committed.error().what();
+  EXPECT_EQ(read_metadata_in_place(disk).value().record->save_id, save_number(2).save_id);
+  EXPECT_TRUE(holds(disk, second.name()));
+}
+
 TEST(Commit, OfAJobComeInTheirOrder) {
   ModelStorage disk;
   OneSave second(disk, save_number(2));

@@ -6,7 +6,8 @@
 // 4. Make the commit of the newest good one durable: its directory is synced. The process that renamed its `.metadata`
 //    may have died before the sync; a power cut could then take it back when the older ones are gone.
 // 5. Remove the chosen ones, the oldest first, each by commit/checkpoint_removal.cc: under the lock of its directory,
-//    if the checkpoint noted in step 2 is still in place.
+//    if the checkpoint noted in step 2 is still in place, without a pin, and if no save into the directory is under
+//    way.
 //
 // Why at least one good checkpoint stays, with any number of processes: a process removes only checkpoints older than
 // one that it has found to be good and has made durable. latest()'s order is the same for all processes. The newest
@@ -20,6 +21,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -54,6 +56,13 @@ class Pruning {
         open_([&root](const fs::path& directory) { return root.open(directory); }) {}
 
   Result<PruneReport> run() {
+    CAIRN_TRY(take_steps());
+    for (auto& [i, kept] : kept_) report_.kept.push_back(std::move(kept));
+    return std::move(report_);
+  }
+
+ private:
+  Result<void> take_steps() {
     CAIRN_TRY_ASSIGN(std::vector<fs::path> directories, root_.directories());
     std::sort(directories.begin(), directories.end());
     for (const fs::path& directory : directories) finish(directory);  // (1)
@@ -61,21 +70,20 @@ class Pruning {
     candidates_ = checkpointer::candidates_in(directories, {}, checkpointer::Models::kIfAlone, open_);
     std::erase_if(candidates_, [](const Candidate& candidate) { return candidate.is_model(); });
     keep_damaged_newer();
-    if (candidates_.empty()) return std::move(report_);
+    if (candidates_.empty()) return {};
     const std::vector<std::size_t> chosen = choose();  // (3)
-    if (chosen.empty()) return std::move(report_);
+    if (chosen.empty()) return {};
     if (!options_.dry_run) CAIRN_TRY(make_durable(candidates_.front().directory));  // (4)
     for (auto i = chosen.rbegin(); i != chosen.rend(); ++i) {                       // (5)
       if (options_.interrupted && options_.interrupted()) {
         return Error(ErrorCode::kCancelled,
                      "interrupted before '" + candidates_[*i].directory.string() + "' was removed");
       }
-      remove(candidates_[*i]);
+      remove(*i);
     }
-    return std::move(report_);
+    return {};
   }
 
- private:
   void finish(const fs::path& directory) {
     const auto storage = root_.open(directory);
     if (!storage) return;  // gone, or not accessible: step 2 says so
@@ -91,7 +99,10 @@ class Pruning {
   void note(const fs::path& directory) {
     const auto storage = root_.open(directory);
     if (!storage) return;
-    if (auto in_place = commit::read_metadata_in_place(**storage)) noted_[directory] = *std::move(in_place);
+    const auto without_record =
+        options_.adopt ? commit::WithoutRecord::kIdentify : commit::WithoutRecord::kLeaveUnknown;
+    auto in_place = commit::read_metadata_in_place(**storage, std::string(kMetadataName), without_record);
+    if (in_place) noted_[directory] = *std::move(in_place);
   }
 
   // From then on the first candidate is the newest good one; no candidate is left if none is good.
@@ -100,7 +111,8 @@ class Pruning {
     for (; newest < candidates_.size(); ++newest) {
       const std::optional<Error> fault = fault_of(newest);
       if (!fault) break;
-      keep(newest, std::string("newer than the newest good checkpoint, and can't be loaded: ") + fault->what());
+      report_.kept.push_back(
+          kept(newest, std::string("newer than the newest good checkpoint, and can't be loaded: ") + fault->what()));
     }
     candidates_.erase(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(newest));
   }
@@ -115,7 +127,8 @@ class Pruning {
     std::vector<std::string> unknown(candidates_.size());  // why the metrics can't be read
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
       entries.push_back({checkpointer::step_in_name(candidates_[i].directory), candidates_[i].time, {}});
-      if (options_.rule.best.empty() || candidates_[i].fault) continue;
+      const bool has_metrics = candidates_[i].order || options_.adopt;  // stock torch writes none
+      if (options_.rule.best.empty() || candidates_[i].fault || !has_metrics) continue;
       auto metrics = metrics_of(candidates_[i].directory);
       if (!metrics) unknown[i] = std::string("its metrics can't be read: ") + metrics.error().what();
       if (metrics) entries[i].metrics = {metrics->begin(), metrics->end()};
@@ -130,7 +143,7 @@ class Pruning {
       if (reason.empty()) {
         chosen.push_back(i);
       } else {
-        keep(i, std::move(reason));
+        kept_[i] = kept(i, std::move(reason));
       }
     }
     return chosen;
@@ -149,15 +162,22 @@ class Pruning {
     const auto noted = noted_.find(candidate.directory);
     if (noted == noted_.end() || !noted->second.present) return "saved meanwhile";
     if (!options_.adopt && !candidate.order) return "of stock torch";
+    if (!options_.adopt && !noted->second.record) return "saved meanwhile";
     if (!options_.adopt && candidate.is_copy()) return "a copy";
-    const auto& protect = options_.protect;
-    if (std::find(protect.begin(), protect.end(), candidate.directory) != protect.end()) return "in use";
+    if (is_protected(candidate.directory)) return "protected";
     const auto storage = root_.open(candidate.directory);
     if (!storage) return storage.error().what();
     const auto pin = commit::note_of_pin(**storage);
     if (!pin) return pin.error().what();
-    if (*pin) return (*pin)->empty() ? "pinned" : "pinned: " + **pin;
-    return {};
+    return *pin ? commit::text_of_pin(**pin) : std::string();
+  }
+
+  // Also if one of the two paths leads through a link, or has dots.
+  bool is_protected(const fs::path& directory) const {
+    return std::any_of(options_.protect.begin(), options_.protect.end(), [&directory](const fs::path& protect) {
+      std::error_code missing;
+      return protect == directory || fs::equivalent(protect, directory, missing);
+    });
   }
 
   Result<void> make_durable(const fs::path& directory) const {
@@ -171,31 +191,35 @@ class Pruning {
     return {};
   }
 
-  void remove(const Candidate& candidate) {
-    Result<commit::CheckpointRemoval> removed = remove_from(candidate.directory);
+  void remove(std::size_t i) {
+    const fs::path& directory = candidates_[i].directory;
+    std::string protection;
+    Result<commit::CheckpointRemoval> removed = remove_from(directory, protection);
     if (removed) {
-      add_removed(candidate.directory, *std::move(removed), false);
+      add_removed(directory, *std::move(removed), false);
+    } else if (!protection.empty()) {
+      kept_[i] = kept(i, std::move(protection));
     } else if (removed.error().code() != ErrorCode::kNotFound && removed.error().code() != ErrorCode::kReplaced) {
-      report_.problems.push_back(explained(std::move(removed).error(), candidate.directory));
+      report_.problems.push_back(explained(std::move(removed).error(), directory));
     }
   }
 
-  Result<commit::CheckpointRemoval> remove_from(const fs::path& directory) const {
+  Result<commit::CheckpointRemoval> remove_from(const fs::path& directory, std::string& protection) const {
     CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, root_.open(directory));
-    return commit::remove_checkpoint(*storage, noted_.at(directory), removal_);
+    return commit::remove_checkpoint(*storage, noted_.at(directory), removal_, &protection);
   }
 
   void add_removed(const fs::path& directory, commit::CheckpointRemoval removal, bool was_interrupted) {
     RemovedCheckpoint removed = removed_checkpoint(directory, std::move(removal));
     removed.was_interrupted = was_interrupted;
-    removed.keeps_directory = !options_.dry_run && !root_.remove_if_empty(directory);
+    if (!options_.dry_run) removed.keeps_directory = !root_.remove_if_empty(directory);
     report_.bytes += removed.bytes;
     report_.removed.push_back(std::move(removed));
   }
 
-  void keep(std::size_t i, std::string reason) {
+  KeptCheckpoint kept(std::size_t i, std::string reason) const {
     const fs::path& directory = candidates_[i].directory;
-    report_.kept.push_back({directory, checkpointer::step_in_name(directory), std::move(reason)});
+    return {directory, checkpointer::step_in_name(directory), std::move(reason)};
   }
 
   RunRoot& root_;
@@ -203,8 +227,9 @@ class Pruning {
   commit::Removal removal_;
   checkpointer::OpenDirectory open_;
   std::map<fs::path, commit::MetadataInPlace> noted_;
-  std::vector<Candidate> candidates_;  // in the order of latest(); after step 2 from the newest good one on
-  PruneReport report_;
+  std::vector<Candidate> candidates_;           // in the order of latest(); after step 2 from the newest good one on
+  std::map<std::size_t, KeptCheckpoint> kept_;  // by the index of the candidate
+  PruneReport report_;                          // without the checkpoints of kept_
 };
 
 }  // namespace
@@ -217,6 +242,7 @@ RemovedCheckpoint removed_checkpoint(const fs::path& directory, commit::Checkpoi
   removed.files = removal.files.size();
   for (const commit::RemovedFile& file : removal.files) removed.bytes += file.bytes;
   removed.warnings = std::move(removal.warnings);
+  removed.keeps_directory = removal.leaves_files;
   return removed;
 }
 

@@ -3,6 +3,7 @@
 #include <cairn/convert.h>
 #include <cairn/latest.h>
 #include <cairn/retention.h>
+#include <cairn/save.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -143,6 +144,87 @@ TEST_F(Pruning, KeepsAProtectedCheckpoint) {
   options.protect = {directory_of(1)};
   EXPECT_EQ(prune_all(options).removed.size(), 1u);
   EXPECT_EQ(names(), (Names{"step-1", "step-3"}));
+}
+
+TEST_F(Pruning, KeepsAProtectedCheckpointByAnyPath) {
+  for (int step = 1; step <= 4; ++step) save_step(step);
+  fs::create_directory_symlink(root_, scratch_.path() / "link");
+  PruneOptions options = keep_last(1);
+  options.protect = {scratch_.path() / "link" / "step-1", root_ / "." / "step-2/", root_ / "missing"};
+  const PruneReport report = prune_all(options);
+  EXPECT_EQ(report.removed.size(), 1u);
+  ASSERT_EQ(report.kept.size(), 3u);
+  EXPECT_EQ(report.kept[1].reason, "protected");
+  EXPECT_EQ(names(), (Names{"step-1", "step-2", "step-4"}));
+}
+
+TEST_F(Pruning, KeepsACheckpointBesideALivingSave) {
+  for (int step = 1; step <= 4; ++step) save_step(step);
+  const auto claim = SaveClaim::make(directory_of(2), {});
+  ASSERT_TRUE(claim) << claim.error().what();
+  ASSERT_TRUE(pin(directory_of(1)));
+  for (const bool dry_run : {true, false}) {
+    PruneOptions options = keep_last(1);
+    options.dry_run = dry_run;
+    const PruneReport report = prune_all(options);
+    EXPECT_TRUE(report.problems.empty());
+    EXPECT_EQ(report.removed.size(), 1u);
+    ASSERT_EQ(report.kept.size(), 3u);
+    EXPECT_EQ(report.kept[1].directory, directory_of(2));  // in the order of latest()
+    EXPECT_EQ(report.kept[1].reason, "a save into the directory is under way");
+    EXPECT_EQ(report.kept[2].reason, "pinned");
+  }
+  EXPECT_EQ(names(), (Names{"step-1", "step-2", "step-4"}));
+}
+
+TEST_F(Pruning, KeepsACheckpointThatIsPinnedMeanwhile) {
+  for (int step = 1; step <= 3; ++step) save_step(step);
+  PruneOptions options = keep_last(1);
+  options.interrupted = [this] {  // after the choice
+    EXPECT_TRUE(pin(directory_of(2), "just in time"));
+    return false;
+  };
+  const PruneReport report = prune_all(options);
+  EXPECT_TRUE(report.problems.empty());
+  ASSERT_EQ(report.kept.size(), 2u);
+  EXPECT_EQ(report.kept[1].reason, "pinned: just in time");
+  EXPECT_EQ(names(), (Names{"step-2", "step-3"}));
+}
+
+// The remains of the removal are no files of others.
+TEST_F(Pruning, ForetellsWhetherTheDirectoryStays) {
+  for (int step = 1; step <= 3; ++step) save_step(step);
+  fs::copy(directory_of(1) / ".metadata", directory_of(1) / ".cairn-removed");
+  std::ofstream(directory_of(1) / ".cairn-lock");
+  std::ofstream(directory_of(2) / "notes.txt") << "mine";
+  PruneOptions options = keep_last(1);
+  options.dry_run = true;
+  const PruneReport planned = prune_all(options);
+  const PruneReport report = prune_all(keep_last(1));
+  ASSERT_EQ(planned.removed.size(), 3u);
+  ASSERT_EQ(report.removed.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(planned.removed[i].keeps_directory, report.removed[i].keeps_directory) << i;
+    EXPECT_EQ(planned.removed[i].was_interrupted, report.removed[i].was_interrupted) << i;
+  }
+  EXPECT_TRUE(report.removed[0].was_interrupted);
+  EXPECT_FALSE(report.removed[1].keeps_directory);
+  EXPECT_TRUE(report.removed[2].keeps_directory);
+  EXPECT_EQ(names(), (Names{"step-2", "step-3"}));
+}
+
+TEST_F(Pruning, OfASingleDirectoryFinishesAnInterruptedRemoval) {
+  save_step(1);
+  fs::rename(directory_of(1) / ".metadata", directory_of(1) / ".cairn-removed");
+  const auto planned = remove_checkpoint(directory_of(1), {.dry_run = true});
+  ASSERT_TRUE(planned) << planned.error().what();
+  const auto removed = remove_checkpoint(directory_of(1));
+  ASSERT_TRUE(removed) << removed.error().what();
+  EXPECT_TRUE(planned->was_interrupted && removed->was_interrupted);
+  EXPECT_EQ(planned->files, 2u);
+  EXPECT_EQ(removed->files, 2u);
+  EXPECT_FALSE(removed->keeps_directory);
+  EXPECT_EQ(names(), Names());
 }
 
 TEST_F(Pruning, FinishesAnInterruptedRemoval) {

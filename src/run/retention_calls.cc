@@ -1,6 +1,7 @@
 #include <cairn/retention.h>
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "commit/checkpoint_removal.h"
@@ -19,8 +20,15 @@ Error explained(Error error, const char* action, const fs::path& directory) {
   return std::move(error).while_doing(std::string(action) + " '" + directory.string() + "'");
 }
 
-Result<commit::CheckpointRemoval> remove_from(storage::Storage& storage, commit::Removal removal) {
+// `was_interrupted`: of the returned removal.
+Result<commit::CheckpointRemoval> remove_from(storage::Storage& storage, commit::Removal removal,
+                                              bool& was_interrupted) {
   CAIRN_TRY_ASSIGN(const commit::MetadataInPlace in_place, commit::read_metadata_in_place(storage));
+  if (!in_place.present) {
+    CAIRN_TRY_ASSIGN(std::optional<commit::CheckpointRemoval> finished, commit::finish_removal(storage, removal));
+    was_interrupted = finished.has_value();
+    if (finished) return *std::move(finished);
+  }
   return commit::remove_checkpoint(storage, in_place, removal);
 }
 
@@ -32,10 +40,12 @@ Result<PruneReport> prune(const fs::path& root, const PruneOptions& options) {
 
 Result<RemovedCheckpoint> remove_checkpoint(const fs::path& directory, const RemoveOptions& options) {
   CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, storage::open_directory(directory));
-  auto removal = remove_from(*storage, options.dry_run ? commit::Removal::kTry : commit::Removal::kDo);
+  bool was_interrupted = false;
+  auto removal = remove_from(*storage, options.dry_run ? commit::Removal::kTry : commit::Removal::kDo, was_interrupted);
   if (!removal) return explained(std::move(removal).error(), "removing the checkpoint in", directory);
   RemovedCheckpoint removed = run::removed_checkpoint(directory, *std::move(removal));
-  removed.keeps_directory = !options.dry_run && !run::remove_if_empty(directory);
+  removed.was_interrupted = was_interrupted;
+  if (!options.dry_run) removed.keeps_directory = !run::remove_if_empty(directory);
   return removed;
 }
 
