@@ -106,6 +106,7 @@ std::function<void(const Error&)> warning_calls(nb::object warn) {
   };
 }
 
+// `schedule`: steps, seconds, automatic, least and greatest seconds, seconds between failures.
 SaveSchedule schedule_of(const nb::tuple& schedule) {
   SaveSchedule result;
   result.every_steps = nb::cast<std::optional<std::uint64_t>>(schedule[0]);
@@ -115,6 +116,19 @@ SaveSchedule schedule_of(const nb::tuple& schedule) {
   result.bounds = {nb::cast<double>(schedule[3]), nb::cast<double>(schedule[4])};
   result.expected_between_failures = nb::cast<double>(schedule[5]);
   return result;
+}
+
+ManagedRunOptions options_of(const nb::tuple& settings) {
+  ManagedRunOptions options;
+  options.schedule = schedule_of(nb::cast<nb::tuple>(settings[0]));
+  options.name = to_utf8(settings[1]);
+  if (!settings[2].is_none()) options.keep = rule_of(nb::cast<nb::tuple>(settings[2]));
+  options.adopt = nb::cast<bool>(settings[3]);
+  options.failures_in_a_row = nb::cast<std::uint32_t>(settings[4]);
+  options.wait_for_saves = of_seconds(nb::cast<double>(settings[5]));
+  options.agreement_deadline = of_seconds(nb::cast<double>(settings[6]));
+  options.stop_signals = nb::cast<std::vector<int>>(settings[7]);
+  return options;
 }
 
 class PythonManagedRun {
@@ -139,21 +153,12 @@ class PythonManagedRun {
   }
 
  public:
-  // `schedule`: steps, seconds, automatic, least and greatest seconds, seconds between failures. `times`: the waits for
-  // saves in flight and for the answers of ranks, in seconds. `rule`: None, or as in rule_of().
-  PythonManagedRun(const nb::bytes& root, const nb::tuple& schedule, nb::handle name, const nb::object& rule,
-                   bool adopt, std::uint32_t failures_in_a_row, const nb::tuple& times,
-                   const std::vector<int>& stop_signals, nb::object collectives, nb::object store, nb::object warn)
+  // `settings`: the schedule, the name of a step's directory, the rule or None, whether it adopts, the failures in a
+  // row, the waits for saves in flight and for the answers of ranks in seconds, and the signals of a stop.
+  PythonManagedRun(const nb::bytes& root, const nb::tuple& settings, nb::object collectives, nb::object store,
+                   nb::object warn)
       : collectives_(std::move(collectives)) {
-    ManagedRunOptions options;
-    options.schedule = schedule_of(schedule);
-    options.name = to_utf8(name);
-    if (!rule.is_none()) options.keep = rule_of(nb::cast<nb::tuple>(rule));
-    options.adopt = adopt;
-    options.failures_in_a_row = failures_in_a_row;
-    options.wait_for_saves = of_seconds(nb::cast<double>(times[0]));
-    options.agreement_deadline = of_seconds(nb::cast<double>(times[1]));
-    options.stop_signals = stop_signals;
+    ManagedRunOptions options = options_of(settings);
     options.warn = warning_calls(std::move(warn));
     if (!collectives_.is_none()) options.collectives = &nb::cast<PythonCollectives&>(collectives_).engine();
     if (!store.is_none()) options.store = std::make_shared<PythonStore>(std::move(store));
@@ -246,9 +251,7 @@ class PythonManagedRun {
 
 void bind_managed_run(nb::module_& module) {
   nb::class_<PythonManagedRun>(module, "ManagedRun")
-      .def(nb::init<const nb::bytes&, const nb::tuple&, nb::handle, const nb::object&, bool, std::uint32_t,
-                    const nb::tuple&, const std::vector<int>&, nb::object, nb::object, nb::object>(),
-           nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+      .def(nb::init<const nb::bytes&, const nb::tuple&, nb::object, nb::object, nb::object>(), nb::arg(), nb::arg(),
            nb::arg().none(), nb::arg().none(), nb::arg())
       .def("next_checkpoint", &PythonManagedRun::next_checkpoint, nb::arg().none())
       .def("resumed", &PythonManagedRun::resumed)

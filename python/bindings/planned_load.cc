@@ -45,7 +45,7 @@ std::unique_ptr<PythonPlannedLoad> plan(std::shared_ptr<Checkpoint> checkpoint, 
 
 // (conversions, warnings without the checkpoint's damage). `filled(entry, exception or None)` is called by the reading
 // threads, one at a time.
-nb::tuple run(PythonPlannedLoad& self, const nb::callable& filled, const std::vector<std::size_t>& order) {
+nb::tuple run_load(PythonPlannedLoad& self, const nb::callable& filled, const std::vector<std::size_t>& order) {
   const auto tell = [&filled](std::size_t entry, const Result<void>& outcome) {
     const nb::gil_scoped_acquire held;
     try {
@@ -69,7 +69,7 @@ nb::tuple run(PythonPlannedLoad& self, const nb::callable& filled, const std::ve
 void bind_planned_load(nb::module_& module) {
   nb::class_<PythonPlannedLoad>(module, "PlannedLoad")
       .def_prop_ro("missing", [](const PythonPlannedLoad& self) { return strings(self.load.missing()); })
-      .def("run", &run)
+      .def("run", &run_load)
       .def("cancel", [](PythonPlannedLoad& self) { self.load.cancel(); });
   module.def("plan_load", &plan);
 }

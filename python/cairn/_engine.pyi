@@ -493,19 +493,7 @@ def encode_plain(value: object) -> bytes | None: ...
 
 class ManagedRun:
     def __init__(
-        self,
-        root: bytes,
-        schedule: tuple[Any, ...],
-        name: str,
-        rule: tuple[Any, ...] | None,
-        adopt: bool,
-        failures_in_a_row: int,
-        times: tuple[float, float],
-        stop_signals: list[int],
-        collectives: Collectives | None,
-        store: Any,
-        warn: Callable[[Any], None],
-        /,
+        self, root: bytes, settings: tuple[Any, ...], together: Any, store: Any, warn: Callable[[Any], None], /
     ) -> None: ...
     def next_checkpoint(self, reason: Reason | None, /) -> bytes | None: ...
     def resumed(self) -> int: ...

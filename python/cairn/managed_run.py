@@ -167,19 +167,11 @@ class CheckpointManager:
             from cairn._ranks.group_store import GroupStore
 
             store = GroupStore(process_group)
-        self._run = _engine.ManagedRun(
-            os.fsencode(root),
-            schedule,
-            name,
-            None if rule == retention_rule(None, None, None, None) else rule,
-            adopt,
-            failures_in_a_row,
-            (wait_seconds, agreement_seconds),
-            list(preemption_signals),
-            self._ranks.options.get("collectives"),
-            store,
-            self._warnings,
-        )
+        kept = None if rule == retention_rule(None, None, None, None) else rule
+        waits = (float(wait_seconds), float(agreement_seconds))
+        settings = (schedule, name, kept, adopt, failures_in_a_row, *waits, list(preemption_signals))
+        together = self._ranks.options.get("collectives")
+        self._run = _engine.ManagedRun(os.fsencode(root), settings, together, store, self._warnings)
         self._finalizer = weakref.finalize(self, _close_quietly, self._run)
         self._finalizer.atexit = False
         atexit.register(self._finalizer)  # before torch's store and the interpreter go

@@ -130,8 +130,11 @@ ManagedRun::~ManagedRun() {
   if (impl_ == nullptr) return;
   if (impl_->is_of_a_fork()) {
     (void)impl_.release();  // its threads are the parent's
-  } else {
+    return;
+  }
+  try {
     (void)close();
+  } catch (...) {  // out of memory: the lease stays, and the next manager of this host takes it over
   }
 }
 
@@ -283,6 +286,7 @@ void ManagedRun::ended(const std::optional<Error>& fault) {
 Result<std::vector<std::uint64_t>> ManagedRun::steps() const {
   CAIRN_TRY_ASSIGN(const std::vector<run::ListedStep> listed, run::listed_steps(impl_->root));
   std::vector<std::uint64_t> steps;
+  steps.reserve(listed.size());
   for (const run::ListedStep& entry : listed) steps.push_back(entry.step);
   std::sort(steps.begin(), steps.end());
   steps.erase(std::unique(steps.begin(), steps.end()), steps.end());

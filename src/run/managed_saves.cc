@@ -73,8 +73,11 @@ CheckpointManager::~CheckpointManager() {
   if (impl_ == nullptr) return;
   if (getpid() != impl_->process) {
     (void)impl_.release();  // in a child made by fork: the thread of the last save is the parent's
-  } else {
+    return;
+  }
+  try {
     (void)close();
+  } catch (...) {  // out of memory: ManagedRun's destructor closes the run
   }
 }
 
@@ -164,7 +167,7 @@ Result<void> CheckpointManager::wait() {
 Result<void> CheckpointManager::close() {
   const Result<void> waited = wait();
   impl_->last.reset();
-  const Result<void> ended = impl_->checkpointer.close();
+  Result<void> ended = impl_->checkpointer.close();
   CAIRN_TRY(impl_->run->close());
   CAIRN_TRY(waited);
   return ended;
