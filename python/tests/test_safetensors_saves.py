@@ -338,7 +338,7 @@ FILES = {key: 1 + number % 3 for number, key in enumerate(STATES[0])}
 
 def save_in_three_files(number: int, directory: Path) -> None:
     """With one thread: the order of the calls is the same in each save."""
-    with mock.patch("cairn.hf_storage._THREADS", 1):
+    with mock.patch("cairn.filesystem._THREADS", 1):
         cairn.save(STATES[number], storage_writer=HuggingFaceStorageWriter(directory, FILES))
 
 
