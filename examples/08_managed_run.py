@@ -59,10 +59,9 @@ for step in range(done + 1, arguments.steps + 1):
     manager.save(step, state, metrics={"loss": loss.item()})
     if manager.preempted:
         break
-manager.close()
-
 whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
 digest = hashlib.sha256(b"".join(whole[name].numpy().tobytes() for name in sorted(whole))).hexdigest()[:16]
+manager.close()
 if dist.get_rank() == 0:
     report = manager.report()
     print(f"from step {done} to {step if done < arguments.steps else done}, model {digest}", flush=True)

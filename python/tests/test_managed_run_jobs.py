@@ -13,8 +13,7 @@ RUN = ROOT / "examples/08_managed_run.py"
 
 def run_on(ranks: int, directory: Path, steps: int) -> tuple[int, int, str]:
     """Returns the first and the last step, and the digest of the model."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    output = commands.run(sys.executable, *launcher, RUN, directory, "--steps", str(steps), timeout=300)
+    output = commands.torchrun(ranks, RUN, directory, "--steps", str(steps), timeout=300)
     match = re.search(r"from step (\d+) to (\d+), model (\w+)", output)
     assert match is not None, output
     return int(match[1]), int(match[2]), match[3]
