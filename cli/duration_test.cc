@@ -2,17 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 namespace cairn::cli {
 namespace {
 
-using std::chrono::seconds;
-
 TEST(DurationOf, ReadsANumberWithAUnit) {
-  EXPECT_EQ(duration_of("90s"), seconds(90));
-  EXPECT_EQ(duration_of("30m"), seconds(1800));
-  EXPECT_EQ(duration_of("12h"), seconds(43'200));
-  EXPECT_EQ(duration_of("7d"), seconds(604'800));
-  EXPECT_EQ(duration_of("2w"), seconds(1'209'600));
+  EXPECT_EQ(duration_of("90s"), std::chrono::seconds(90));
+  EXPECT_EQ(duration_of("30m"), std::chrono::seconds(1800));
+  EXPECT_EQ(duration_of("12h"), std::chrono::seconds(43'200));
+  EXPECT_EQ(duration_of("7d"), std::chrono::seconds(604'800));
+  EXPECT_EQ(duration_of("2w"), std::chrono::seconds(1'209'600));
 }
 
 TEST(DurationOf, RefusesOtherTexts) {
@@ -22,7 +22,7 @@ TEST(DurationOf, RefusesOtherTexts) {
 }
 
 TEST(DurationOf, RefusesMoreThanTheClockHolds) {
-  EXPECT_EQ(duration_of("1000000000000s"), seconds(1'000'000'000'000));
+  EXPECT_EQ(duration_of("1000000000000s"), std::chrono::seconds(1'000'000'000'000));
   EXPECT_EQ(duration_of("1000000000001s"), std::nullopt);
   EXPECT_EQ(duration_of("9223372036854775807w"), std::nullopt);
   EXPECT_EQ(duration_of("99999999999999999999s"), std::nullopt);

@@ -19,6 +19,7 @@ set(cairn_old_headers
 
 set(cairn_old_folder ${PROJECT_BINARY_DIR}/old_headers)
 set(cairn_old_files "")
+set(cairn_old_includes "")
 foreach(line IN LISTS cairn_old_headers)
   string(REGEX MATCHALL "[a-z0-9_]+" names "${line}")
   list(POP_FRONT names new)
@@ -29,6 +30,13 @@ foreach(line IN LISTS cairn_old_headers)
 #include <cairn/${new}.h>  // IWYU pragma: export
 ")
     list(APPEND cairn_old_files ${file})
+    string(APPEND cairn_old_includes "#include <cairn/${old}.h>\n")
   endforeach()
 endforeach()
 target_sources(cairn INTERFACE FILE_SET old_headers TYPE HEADERS BASE_DIRS ${cairn_old_folder} FILES ${cairn_old_files})
+# In the builds that verify the public headers: one compile unit includes all old names.
+if(CMAKE_VERIFY_INTERFACE_HEADER_SETS)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/old_headers.cc CONTENT "${cairn_old_includes}")
+  add_library(cairn_old_names OBJECT ${PROJECT_BINARY_DIR}/old_headers.cc)
+  target_link_libraries(cairn_old_names PRIVATE cairn)
+endif()

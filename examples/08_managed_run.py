@@ -6,6 +6,7 @@ torchrun --nproc-per-node 2 08_managed_run.py DIR --steps 60
 
 import argparse
 import hashlib
+import signal
 import time
 from typing import Any
 
@@ -39,7 +40,10 @@ def state() -> dict[str, Any]:
     return {"model": weights, "optimizer": moments, **rest, "random": cairn.random_states(otherwise="modulo")}
 
 
-manager = cairn.CheckpointManager(arguments.directory, save_every=5, keep_last=3, keep_every=50)
+stops = (signal.SIGTERM, signal.SIGUSR1)  # Slurm sends SIGUSR1 ahead of the end: sbatch --signal=USR1@120
+manager = cairn.CheckpointManager(
+    arguments.directory, save_every=5, keep_last=3, keep_every=50, preemption_signals=stops
+)
 saved = state()
 done = manager.restore(saved) or 0
 if done:
