@@ -25,6 +25,7 @@ void bind_async_checkpointer(nb::module_& module);
 void bind_in_flight(nb::module_& module);
 void bind_retention(nb::module_& module);
 void bind_managed_run(nb::module_& module);
+void bind_run_cost(nb::module_& module);
 void bind_exit_status(nb::module_& module);
 
 }  // namespace cairn::python

@@ -46,5 +46,6 @@ NB_MODULE(_engine, module) {
   cairn::python::bind_in_flight(module);
   cairn::python::bind_retention(module);
   cairn::python::bind_managed_run(module);
+  cairn::python::bind_run_cost(module);
   cairn::python::bind_exit_status(module);
 }

@@ -6,7 +6,7 @@ DCP in programs that must not be changed; :func:`report` lists the calls that us
 examine a checkpoint, ``read`` returns its state, ``diff`` compares two, and ``convert`` copies one into another format;
 ``latest``, ``checkpoints`` and ``saves_in_flight`` find the checkpoints from which a job can resume; ``prune`` and
 ``remove_checkpoint`` remove checkpoints, ``pin`` protects a checkpoint from both, and ``clean`` removes the files of
-dead saves. These functions, and ``import cairn``, need no torch.
+dead saves; ``simulate_run`` shows how often a run should save. These functions, and ``import cairn``, need no torch.
 
 Every error is a :class:`cairn.Error` that names key, file and offset, and also the matching built-in exception
 (``FileNotFoundError``, ``ValueError``, ...).
@@ -68,6 +68,7 @@ from cairn.retention import (
     remove_checkpoint,
     unpin,
 )
+from cairn.run_cost import SimulatedRun, simulate_run
 
 __all__ = [
     "AsyncCheckpointerType",
@@ -124,6 +125,7 @@ __all__ = [
     "SaveInFlightWriter",
     "SavePlan",
     "SavePlanner",
+    "SimulatedRun",
     "Stateful",
     "StorageReader",
     "StorageWriter",
@@ -167,6 +169,7 @@ __all__ = [
     "save_state_dict",
     "saves_in_flight",
     "set_random_states",
+    "simulate_run",
     "staging_fence",
     "uninstall",
     "unpin",

@@ -104,6 +104,8 @@ from cairn.retention import pin_note as pin_note
 from cairn.retention import prune as prune
 from cairn.retention import remove_checkpoint as remove_checkpoint
 from cairn.retention import unpin as unpin
+from cairn.run_cost import SimulatedRun as SimulatedRun
+from cairn.run_cost import simulate_run as simulate_run
 from cairn.staging import staging_fence as staging_fence
 from cairn.warnings import ConversionWarning as ConversionWarning
 from cairn.warnings import DamageWarning as DamageWarning

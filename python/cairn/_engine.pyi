@@ -509,3 +509,13 @@ class ManagedRun:
     def directory_of(self, step: int, /) -> bytes: ...
     def report(self) -> tuple[Any, ...]: ...
     def close(self) -> None: ...
+
+def simulate_run(
+    work: float,
+    costs: tuple[float, float, float],
+    failures: tuple[Sequence[float], float, float, int],
+    interval: float | None,
+    bounds: tuple[float, float],
+    elapsed_max: float,
+    /,
+) -> tuple[float, float, float, float, float, int, int, bool, float]: ...
