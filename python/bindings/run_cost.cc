@@ -16,7 +16,8 @@ namespace cairn::python {
 namespace {
 
 // `costs`: seconds by which a save delays the training, until it is durable, and of a restart. `failures`: the times of
-// the failures, the mean time between random ones, the expected one, and the seed. `bounds` is of the automatic interval.
+// the failures, the mean time between random ones, the expected one, and the seed. `bounds` is of the automatic
+// interval.
 nb::tuple replay_run(double work, const nb::tuple& costs, const nb::tuple& failures, std::optional<double> interval,
                      const nb::tuple& bounds, double elapsed_max) {
   SimulatedRun run;
