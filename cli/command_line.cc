@@ -80,6 +80,7 @@ CommandLine::CommandLine() : tool_("Looks at checkpoints of Cairn and of torch.d
       add_command_on_directory("status", "Saves in flight and dead saves: rank, progress, last heartbeat",
                                "the checkpoint, or the folder of checkpoints");
   status->add_flag("--json", arguments_.json, kForPrograms);
+  add_watch();
   CLI::App* clean = add_command_on_directory("clean", "Removes the files of dead saves, and nothing else",
                                              "the checkpoint, or the folder of checkpoints");
   clean->get_option("directory")->type_name("ROOT");
@@ -108,6 +109,22 @@ void CommandLine::add_verify() {
                                  "the checkpoint; several are checked one after the other");
   verify->add_flag("--json", arguments_.json, "print JSON for programs");
   verify->add_flag("--follow-links", arguments_.follow_links, "data files may be symbolic links");
+}
+
+void CommandLine::add_watch() {
+  constexpr double kSecondsMin = 0.1, kSecondsMax = 86400;
+  CLI::Range seconds(kSecondsMin, kSecondsMax);
+  seconds.description("");
+  CLI::App* watch = add_command_on_directory(
+      "watch", "A live line for each save in flight: phase, bytes, rate, longest call; until Ctrl-C",
+      "the checkpoint, or the folder of checkpoints");
+  watch->get_option("directory")->type_name("ROOT");
+  watch->add_option("--interval", arguments_.interval_seconds, "seconds between two looks; 1 by default")
+      ->type_name("SECONDS")
+      ->check(seconds);
+  watch->add_flag("--until-idle", arguments_.until_idle,
+                  "end when no process works on a save; exit code 1 if one ended without its checkpoint");
+  watch->add_flag("--json", arguments_.json, "print a line of JSON for each look, for programs");
 }
 
 void CommandLine::add_prune() {

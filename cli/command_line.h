@@ -35,7 +35,9 @@ struct Arguments {
   std::filesystem::path target = {};  // of `convert` and `reshard`
   ConversionOptions conversion = {};
   PruningOptions pruning = {};
-  std::string note = {};  // of `pin`
+  std::string note = {};        // of `pin`
+  double interval_seconds = 1;  // of `watch`
+  bool until_idle = false;
 };
 
 // One thread at a time. Not movable: CLI11 keeps pointers to the arguments.
@@ -57,6 +59,7 @@ class CommandLine {
   CLI::App* add_command(const char* name, const char* description);
   void add_verify();
   void add_prune();
+  void add_watch();
   void add_rm_and_pins();
   void add_cat();
   void add_diff();

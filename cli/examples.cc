@@ -7,7 +7,7 @@
 namespace cairn::cli {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 17> kExamples{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 18> kExamples{{
     {"ls",
      "  cairn ls run                        the checkpoints of a folder, with the newest\n"
      "  cairn ls run/step-9                 the keys of a checkpoint\n"
@@ -26,6 +26,9 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 17> kExample
      "  cairn cat run/step-9 step                           a value\n"
      "  cairn cat run/step-9 model.head.weight --npy head.npy"},
     {"status", "  cairn status run                    of all checkpoints in the folder"},
+    {"watch",
+     "  cairn watch run\n"
+     "  cairn watch run --until-idle && cairn ls run    when the saves in flight have ended"},
     {"clean",
      "  cairn clean run --dry-run           what would be removed\n"
      "  cairn clean run"},

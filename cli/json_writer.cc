@@ -13,7 +13,6 @@ namespace cairn::cli {
 namespace {
 
 // Elements nested deeper share a line.
-constexpr std::size_t kLineDepthMax = 2;
 
 }  // namespace
 
@@ -102,7 +101,7 @@ void JsonWriter::open(char bracket) {
 }
 
 void JsonWriter::close(char bracket) {
-  if (!is_first_ && depth_ <= kLineDepthMax) start_line(depth_ - 1);
+  if (!is_first_ && depth_ <= line_depth_max_) start_line(depth_ - 1);
   --depth_;
   json_ += bracket;
   is_first_ = false;
@@ -110,7 +109,7 @@ void JsonWriter::close(char bracket) {
 
 void JsonWriter::separate() {
   if (std::exchange(after_key_, false) || depth_ == 0) return;
-  const bool has_own_line = depth_ <= kLineDepthMax;
+  const bool has_own_line = depth_ <= line_depth_max_;
   if (!std::exchange(is_first_, false)) json_ += has_own_line ? "," : ", ";
   if (has_own_line) start_line(depth_);
 }

@@ -1,4 +1,4 @@
-// JsonWriter: JSON text, an element per line down to a depth, deeper elements inline.
+// JsonWriter: JSON text, an element per line down to a depth, deeper elements inline; or all in a line.
 //
 // One thread at a time. The caller closes every opened object and array; inside an object a key precedes every value.
 #pragma once
@@ -15,6 +15,9 @@ namespace cairn::cli {
 
 class JsonWriter {
  public:
+  enum class Form : std::uint8_t { kLines, kOneLine };
+  explicit JsonWriter(Form form = Form::kLines) : line_depth_max_(form == Form::kLines ? kLineDepthMax : 0) {}
+
   void begin_object() { open('{'); }
   void end_object() { close('}'); }
   void begin_array() { open('['); }
@@ -52,6 +55,8 @@ class JsonWriter {
   std::string take() &&;
 
  private:
+  static constexpr std::size_t kLineDepthMax = 2;
+
   void open(char bracket);
   void close(char bracket);
   void separate();
@@ -60,6 +65,7 @@ class JsonWriter {
   void append_visible(std::optional<std::uint32_t> code_point, std::string_view bytes);
 
   std::string json_;
+  std::size_t line_depth_max_;
   std::size_t depth_ = 0;
   bool is_first_ = true;    // of the innermost array or object
   bool after_key_ = false;  // the next value follows its key on the line

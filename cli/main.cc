@@ -1,6 +1,8 @@
 // The tool `cairn`: looks at checkpoints and converts them. Data go to stdout, messages to stderr; the exit codes
 // are in outcome.h. A command that cleans up after SIGINT or SIGTERM ends by the signal, as the commands do that clean
 // up nothing.
+#include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -22,6 +24,7 @@
 #include "pruning.h"
 #include "status.h"
 #include "verification.h"
+#include "watching.h"
 
 namespace {
 
@@ -39,6 +42,10 @@ Outcome run(const std::vector<std::string>& words, std::string& command) {
     return cairn::cli::inspect(given.directory, {given.json, given.patterns, given.depth});
   }
   if (line.command() == "status") return cairn::cli::status(given.directory, given.json);
+  if (line.command() == "watch") {
+    return cairn::cli::watch(given.directory, {std::chrono::milliseconds(std::llround(given.interval_seconds * 1e3)),
+                                               given.until_idle, given.json});
+  }
   if (line.command() == "doctor") return cairn::cli::examine(given.directory, given.json);
   if (line.command() == "bench") return cairn::cli::measure(given.directory, given.bytes, given.json);
   if (line.command() == "diff") {

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "json_writer.h"
 #include "printable.h"
 
 namespace cairn::cli {
@@ -32,21 +31,6 @@ std::string_view text_of(SaveInFlight::Decision decision) {
     case SaveInFlight::Decision::kFailed: return "failed";
   }
   return "";
-}
-
-std::string story_of(const SaveInFlight& save) {
-  if (!save.is_readable) return "belongs to a different user and can't be read";
-  const bool is_committed = save.decision == SaveInFlight::Decision::kCommitted;
-  const bool is_failed = save.decision == SaveInFlight::Decision::kFailed;
-  if (save.is_leftover) {
-    return fmt::format("died{}: 'cairn clean {}' removes its files",
-                       is_committed ? " after its commit"
-                       : is_failed  ? " after its failure"
-                                    : "",
-                       printable(save.directory.string()));
-  }
-  if (is_committed) return "committed, about to end";
-  return is_failed ? "failed, about to end" : "in flight";
 }
 
 // The writer's progress; empty if the lease has no progress.
@@ -103,6 +87,33 @@ void write_writer(JsonWriter& json, const SaveInFlightWriter& writer) {
   json.end_object();
 }
 
+std::string json_of(const std::vector<SaveInFlight>& saves) {
+  JsonWriter json;
+  json.begin_object();
+  json.key("saves").begin_array();
+  for (const SaveInFlight& save : saves) write_save(json, save);
+  json.end_array();
+  json.end_object();
+  return std::move(json).take();
+}
+
+}  // namespace
+
+std::string story_of(const SaveInFlight& save) {
+  if (!save.is_readable) return "belongs to a different user and can't be read";
+  const bool is_committed = save.decision == SaveInFlight::Decision::kCommitted;
+  const bool is_failed = save.decision == SaveInFlight::Decision::kFailed;
+  if (save.is_leftover) {
+    return fmt::format("died{}: 'cairn clean {}' removes its files",
+                       is_committed ? " after its commit"
+                       : is_failed  ? " after its failure"
+                                    : "",
+                       printable(save.directory.string()));
+  }
+  if (is_committed) return "committed, about to end";
+  return is_failed ? "failed, about to end" : "in flight";
+}
+
 void write_save(JsonWriter& json, const SaveInFlight& save) {
   json.begin_object();
   json.key("directory").text(save.directory.string());
@@ -120,18 +131,6 @@ void write_save(JsonWriter& json, const SaveInFlight& save) {
   json.end_array();
   json.end_object();
 }
-
-std::string json_of(const std::vector<SaveInFlight>& saves) {
-  JsonWriter json;
-  json.begin_object();
-  json.key("saves").begin_array();
-  for (const SaveInFlight& save : saves) write_save(json, save);
-  json.end_array();
-  json.end_object();
-  return std::move(json).take();
-}
-
-}  // namespace
 
 Outcome status(const std::filesystem::path& root, bool as_json) {
   const Result<std::vector<SaveInFlight>> saves = saves_in_flight(root);
