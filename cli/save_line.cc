@@ -17,22 +17,12 @@ constexpr double kLongCallSeconds = 1;      // a shorter call is not shown
 constexpr double kLateSignSeconds = 10;     // two heartbeats
 constexpr std::size_t kBarColumnsMin = 60;  // also on a narrow terminal
 
-std::uint64_t rest_of(const SaveInFlightWriter& writer) {
-  if (!writer.progress) return 0;
-  return writer.progress->bytes_total - std::min(writer.progress->bytes_written, writer.progress->bytes_total);
+std::uint64_t rest_of(const SaveProgress& progress) {
+  return progress.bytes_total - std::min(progress.bytes_written, progress.bytes_total);
 }
 
 std::string name_of_writer(const SaveInFlightWriter& writer) {
   return writer.rank ? fmt::format("rank {}", *writer.rank) : "coordinator";
-}
-
-// Empty if no writer has a progress.
-std::string phase_of(const SaveInFlight& save) {
-  const SaveInFlightWriter* slowest = nullptr;
-  for (const SaveInFlightWriter& writer : save.writers) {
-    if (writer.progress && (slowest == nullptr || rest_of(writer) > rest_of(*slowest))) slowest = &writer;
-  }
-  return slowest == nullptr ? std::string() : std::string(name_of(slowest->progress->phase));
 }
 
 std::string writers_of(const SaveInFlight& save) {
@@ -62,29 +52,38 @@ std::string longest_call_of(const SaveInFlight& save) {
 
 }  // namespace
 
-SaveBytes bytes_of(const SaveInFlight& save) {
-  SaveBytes bytes;
+SaveProgress progress_of_all(const SaveInFlight& save) {
+  SaveProgress sum;
+  const SaveProgress* slowest = nullptr;
   for (const SaveInFlightWriter& writer : save.writers) {
     if (!writer.progress) continue;
-    bytes.written += writer.progress->bytes_written;
-    bytes.total += writer.progress->bytes_total;
+    sum.bytes_written += writer.progress->bytes_written;
+    sum.bytes_total += writer.progress->bytes_total;
+    if (slowest == nullptr || rest_of(*writer.progress) > rest_of(*slowest)) slowest = &*writer.progress;
   }
-  return bytes;
+  if (slowest != nullptr) sum.phase = slowest->phase;
+  return sum;
 }
 
 WatchedSave::WatchedSave(SaveInFlight save, Clock::time_point now)
-    : save_(std::move(save)), first_(now), first_bytes_(bytes_of(save_).written), changed_(now), bytes_(first_bytes_) {}
+    : save_(std::move(save)),
+      first_(now),
+      first_bytes_(progress_of_all(save_).bytes_written),
+      last_(now),
+      changed_(now),
+      bytes_(first_bytes_) {}
 
 void WatchedSave::look(SaveInFlight save, Clock::time_point now) {
   save_ = std::move(save);
-  const std::uint64_t bytes = bytes_of(save_).written;
+  last_ = now;
+  const std::uint64_t bytes = progress_of_all(save_).bytes_written;
   if (bytes == bytes_) return;
   bytes_ = bytes;
   changed_ = now;
 }
 
 std::string WatchedSave::rate() const {
-  const std::uint64_t total = bytes_of(save_).total;
+  const std::uint64_t total = progress_of_all(save_).bytes_total;
   if (bytes_ <= first_bytes_ || total <= first_bytes_) return {};
   return rate_text(bytes_ - first_bytes_, total - first_bytes_, changed_ - first_);
 }
@@ -93,11 +92,12 @@ std::string WatchedSave::line(std::size_t columns) const {
   const std::string name = printable(save_.directory.filename().string());
   const bool is_in_flight = save_.is_readable && !save_.is_leftover && save_.decision == SaveInFlight::Decision::kNone;
   if (!is_in_flight) return fmt::format("{}  {}", name, story_of(save_));
-  const SaveBytes bytes = bytes_of(save_);
-  const std::string phase = phase_of(save_);
-  std::string text = phase.empty()
-                         ? name + "  in flight"
-                         : bar_text(name + " " + phase, bytes.written, bytes.total, std::max(columns, kBarColumnsMin));
+  const SaveProgress progress = progress_of_all(save_);
+  std::string text = name + "  in flight";
+  if (progress.bytes_total > 0) {
+    const std::string action = fmt::format("{} {}", name, name_of(progress.phase));
+    text = bar_text(action, progress.bytes_written, progress.bytes_total, std::max(columns, kBarColumnsMin));
+  }
   return text + rate() + writers_of(save_) + longest_call_of(save_);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cairn/latest.h>
+#include <cairn/options.h>
 
 #include <chrono>
 #include <cstddef>
@@ -10,12 +11,8 @@
 
 namespace cairn::cli {
 
-// The bytes of all writers of a save.
-struct SaveBytes {
-  std::uint64_t written = 0;
-  std::uint64_t total = 0;
-};
-SaveBytes bytes_of(const SaveInFlight& save);
+// The sums of all writers, with the phase of the writer that has the most bytes to write.
+SaveProgress progress_of_all(const SaveInFlight& save);
 
 class WatchedSave {
  public:
@@ -26,6 +23,7 @@ class WatchedSave {
   void look(SaveInFlight save, Clock::time_point now);
 
   const SaveInFlight& save() const { return save_; }
+  double seconds() const { return std::chrono::duration<double>(last_ - first_).count(); }  // from first to last look
   // "step-40 writing [####....]  50%  1.0 GiB of 2.0 GiB  250.0 MiB/s, 0:04 left  4 writers  rank 3: writing
   // '__3_0.distcp' for 12.1 s", with a bar of at most `columns` characters. The phase is that of the writer that has
   // the most to do, the call that of the writer with the longest. A save that no process works on says so.
@@ -38,6 +36,7 @@ class WatchedSave {
   SaveInFlight save_;
   Clock::time_point first_;
   std::uint64_t first_bytes_;
+  Clock::time_point last_;
   Clock::time_point changed_;
   std::uint64_t bytes_;
 };
