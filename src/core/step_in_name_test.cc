@@ -1,4 +1,4 @@
-#include "checkpoint/step_in_name.h"
+#include "core/step_in_name.h"
 
 #include <gtest/gtest.h>
 
