@@ -97,11 +97,12 @@ class [[nodiscard]] Subscription {
 // call the listener at the same time. A child made by fork has no listeners.
 Subscription subscribe(EventListener listener);
 
-// The events since the construction, up to `capacity`. Further events are counted and dropped: the engine never waits
-// for the thread that takes the events. Not for a forked child.
+// The events of `kinds` since the construction, up to `capacity`. Further events are counted and dropped: the engine
+// never waits for the thread that takes the events. Not for a forked child.
 class EventQueue {
  public:
-  explicit EventQueue(std::size_t capacity);
+  // Empty `kinds`: all.
+  explicit EventQueue(std::size_t capacity, std::vector<EventKind> kinds = {});
   EventQueue(const EventQueue&) = delete;
   EventQueue& operator=(const EventQueue&) = delete;
 
@@ -116,6 +117,7 @@ class EventQueue {
   void add(const Event& event);
 
   const std::size_t capacity_;
+  const std::vector<EventKind> kinds_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Event> events_;

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cairn::checkpointer {
+namespace cairn {
 namespace {
 
 TEST(StepInName, IsTheLastNumber) {
@@ -19,4 +19,4 @@ TEST(StepInName, IsMissingWithoutANumberThatFits) {
 }
 
 }  // namespace
-}  // namespace cairn::checkpointer
+}  // namespace cairn

@@ -1,5 +1,8 @@
 #include <cairn/events.h>
 
+#include <algorithm>
+#include <utility>
+
 namespace cairn {
 
 std::string_view name_of(EventKind kind) {
@@ -27,10 +30,13 @@ std::string_view name_of(EventOperation operation) {
   return "remove";
 }
 
-EventQueue::EventQueue(std::size_t capacity)
-    : capacity_(capacity), subscription_(subscribe([this](const Event& event) { add(event); })) {}
+EventQueue::EventQueue(std::size_t capacity, std::vector<EventKind> kinds)
+    : capacity_(capacity),
+      kinds_(std::move(kinds)),
+      subscription_(subscribe([this](const Event& event) { add(event); })) {}
 
 void EventQueue::add(const Event& event) {
+  if (!kinds_.empty() && std::find(kinds_.begin(), kinds_.end(), event.kind) == kinds_.end()) return;
   const std::lock_guard lock(mutex_);
   if (closed_) return;
   if (events_.size() >= capacity_) {

@@ -201,6 +201,14 @@ TEST(EventQueue, DropsBeyondItsCapacity) {
   EXPECT_EQ(queue.take(minutes(1)).size(), 1u);
 }
 
+TEST(EventQueue, OnlyTheWantedKinds) {
+  EventQueue queue(2, {EventKind::kCommitted, EventKind::kFailed});
+  for (int i = 0; i < 3; ++i) begun_save().leave();
+  begun_save().end(EventKind::kCommitted, 1);
+  EXPECT_EQ(kinds_of(queue.take(minutes(1))), (std::vector{EventKind::kCommitted}));
+  EXPECT_EQ(queue.dropped(), 0u);
+}
+
 TEST(EventQueue, CloseEndsTheWait) {
   EventQueue queue(2);
   std::thread closing([&] { queue.close(); });
