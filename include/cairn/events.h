@@ -56,7 +56,7 @@ struct Event {
   EventOperation operation = EventOperation::kSave;
   bool asynchronous = false;  // of an AsyncCheckpointer's save
   std::uint64_t id = 0;       // of the operation, unique in the process
-  std::string directory;      // of the checkpoint, as the caller named it
+  std::string directory;      // of the checkpoint, as the caller named it; absolute in an asynchronous save
   std::uint32_t rank = 0;
   std::uint32_t rank_count = 1;       // 0: unknown, in a save of separate steps (SaveClaim, RankShare)
   std::optional<std::uint64_t> step;  // the last number in the name of `directory`

@@ -138,6 +138,7 @@ Result<AsyncSave> AsyncSaveOperation::run(const Result<const StateDict*>& state)
   Result<AsyncSave> save = attempt([&] { return take_steps(state); });
   if (!save && !shared_) events_.fail(save.error());
   if (!save && shared_) {
+    shared_->events.fail(shared_->named(save.error()));  // before the writer reports the end
     shared_->abandon(save.error());
     shared_->devices.reset();  // here and not on the writer's thread: samples may hold back the caller's streams
   }
