@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <exception>
-#include <filesystem>
 #include <mutex>
 #include <utility>
 
@@ -14,6 +13,12 @@ namespace cairn::events {
 namespace {
 
 std::atomic<std::uint64_t> last_id{0};
+
+// Of "run/step-7/": "step-7".
+std::string_view last_name(std::string_view directory) {
+  while (directory.ends_with('/')) directory.remove_suffix(1);
+  return directory.substr(directory.rfind('/') + 1);
+}
 
 struct Anchor {
   std::chrono::system_clock::time_point system = std::chrono::system_clock::now();
@@ -57,7 +62,7 @@ Operation Operation::begin_heard(EventOperation kind, const OperationPlace& plac
   event.directory = place.directory;
   event.rank = place.rank;
   event.rank_count = place.rank_count;
-  event.step = step_in_name(std::filesystem::path(place.directory).lexically_normal());
+  event.step = step_in_name(last_name(place.directory));
   event.process_id = getpid();
   event.started = operation.state_->clock.read().started;
   if (kind == EventOperation::kRemove) {

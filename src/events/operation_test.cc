@@ -48,6 +48,16 @@ TEST(Operation, StepsAndEndInTheirOrder) {
   EXPECT_EQ(events[3].since_begun, events[1].duration + written.duration + events[3].duration);
 }
 
+TEST(Operation, StepInADirectoryWithSlashes) {
+  EventQueue queue(10);
+  for (const char* directory : {"/runs/7/step-12//", "step-12", "12/"}) begun_save(directory).leave();
+  begun_save("/").leave();
+  const std::vector<Event> events = queue.take(minutes(1));
+  ASSERT_EQ(events.size(), 4u);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(events[i].step, 12u) << events[i].directory;
+  EXPECT_FALSE(events[3].step);
+}
+
 TEST(Operation, OneEndOfSeveral) {
   EventQueue queue(10);
   {

@@ -158,12 +158,13 @@ void TraceFile::add_lines(const Event& event, std::size_t lane) {
 
 // One call, so that no other process's line comes between, and a SIGKILL leaves whole lines.
 void TraceFile::write_kept() {
-  const std::string lines = std::exchange(kept_, {});
   ssize_t written = 0;
   do {
-    written = ::write(file_.get(), lines.data(), lines.size());
+    written = ::write(file_.get(), kept_.data(), kept_.size());
   } while (written < 0 && errno == EINTR);
-  if (written == static_cast<ssize_t>(lines.size())) return;
+  const bool is_whole = written == static_cast<ssize_t>(kept_.size());
+  kept_.clear();  // keeps its memory
+  if (is_whole) return;
   give_up(written < 0 ? Error::from_errno(errno, "can't write") : Error(ErrorCode::kNoSpace, "a short write"));
 }
 

@@ -32,6 +32,10 @@ void append_escaped(std::string& out, char c) {
   out += kHex[byte & 0xFU];
 }
 
+bool needs_escape(unsigned char byte) { return byte < kPrintableMin || byte == '"' || byte == '\\'; }
+
+bool is_plain(unsigned char byte) { return byte <= kAsciiMax && !needs_escape(byte); }
+
 void append_text(std::string& out, std::string_view text) {
   for (std::size_t at = 0; at < text.size();) {
     const auto byte = static_cast<unsigned char>(text[at]);
@@ -39,10 +43,13 @@ void append_text(std::string& out, std::string_view text) {
       const std::size_t length = json::utf8_length(text.substr(at));
       out += length == 0 ? kReplacement : text.substr(at, length);
       at += length == 0 ? 1 : length;
-    } else if (byte < kPrintableMin || byte == '"' || byte == '\\') {
+    } else if (needs_escape(byte)) {
       append_escaped(out, text[at++]);
     } else {
-      out += text[at++];
+      std::size_t end = at + 1;
+      while (end < text.size() && is_plain(static_cast<unsigned char>(text[end]))) ++end;
+      out += text.substr(at, end - at);
+      at = end;
     }
   }
 }
