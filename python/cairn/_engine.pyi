@@ -514,9 +514,7 @@ EVENT_KINDS: Final[tuple[str, ...]]  # indexed by number
 
 # kind, operation, asynchronous, id, directory, rank, ranks, step, bytes, begin of the step in ns since 1970, its length
 # in ns, ns since the operation's begin, cause, process id
-_Event = tuple[
-    str, str, bool, int, bytes, int, int, int | None, int, int, int, int, Exception | None, int
-]
+_Event = tuple[str, str, bool, int, bytes, int, int, int | None, int, int, int, int, Exception | None, int]
 
 @final
 class EventQueue:
