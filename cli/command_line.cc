@@ -98,6 +98,7 @@ CommandLine::CommandLine() : tool_("Looks at checkpoints of Cairn and of torch.d
   bench->add_option("--bytes", arguments_.bytes, "the size of the state (500MiB, 4GB); 1GiB by default")
       ->type_name("SIZE");
   bench->add_flag("--json", arguments_.json, kForPrograms);
+  add_trace();
   add_convert();
   add_reshard();
   add_completion_and_help();
@@ -210,6 +211,15 @@ void CommandLine::add_diff() {
       ->allow_extra_args(false);
   diff->add_flag("--json", arguments_.json, "print JSON for programs");
   diff->add_flag("--follow-links", arguments_.follow_links, "data files may be symbolic links");
+}
+
+void CommandLine::add_trace() {
+  CLI::App* trace = add_command_on_directory(
+      "trace", "One trace, for ui.perfetto.dev, of the files of all processes of a job with CAIRN_TRACE=DIR",
+      "the folder of CAIRN_TRACE");
+  CLI::Option* output = trace->add_option("-o,--output", arguments_.output, "write FILE instead of stdout");
+  output->type_name("FILE");
+  trace->add_flag("--overwrite", arguments_.overwrite, "replace an existing FILE")->needs(output);
 }
 
 void CommandLine::add_convert() {

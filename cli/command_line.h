@@ -20,10 +20,11 @@ struct Arguments {
   bool dry_run = false;                                 // of `clean`, `prune` and `rm`
   bool json = false;
   bool follow_links = false;
-  std::filesystem::path other = {};  // the second checkpoint of `diff`
-  std::string key = {};              // of `cat`
-  std::filesystem::path npy = {};    // the file that `cat` writes
-  bool overwrite = false;            // whether `cat` replaces the file
+  std::filesystem::path other = {};   // the second checkpoint of `diff`
+  std::string key = {};               // of `cat`
+  std::filesystem::path npy = {};     // the file that `cat` writes
+  std::filesystem::path output = {};  // the file that `trace` writes; empty: stdout
+  bool overwrite = false;             // whether `cat` or `trace` replaces the file
   std::optional<double> tolerance = {};
   bool ignore_dtype = false;
   std::vector<std::string> patterns = {};
@@ -65,6 +66,7 @@ class CommandLine {
   void add_diff();
   CLI::App* add_command_on_directory(const char* name, const char* description, const char* directory);
   CLI::App* add_command_on_directories(const char* name, const char* description, const char* directories);
+  void add_trace();
   void add_convert();
   void add_reshard();
   void add_allow_pickle(CLI::App& command);

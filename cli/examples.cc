@@ -7,7 +7,7 @@
 namespace cairn::cli {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 18> kExamples{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 19> kExamples{{
     {"ls",
      "  cairn ls run                        the checkpoints of a folder, with the newest\n"
      "  cairn ls run/step-9                 the keys of a checkpoint\n"
@@ -41,6 +41,9 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 18> kExample
     {"unpin", "  cairn unpin run/step-9"},
     {"doctor", "  cairn doctor run                    on the host of the job, for the directory of its checkpoints"},
     {"bench", "  cairn bench run --bytes 4GB"},
+    {"trace",
+     "  CAIRN_TRACE=/tmp/trace torchrun train.py\n"
+     "  cairn trace /tmp/trace --output trace.json          then open trace.json in ui.perfetto.dev"},
     {"convert",
      "  cairn convert run/step-9 model.pt                   for torch.load\n"
      "  cairn convert run/step-9 model --to safetensors --keys model --rename model= --dtype bf16\n"

@@ -23,6 +23,7 @@
 #include "pinning.h"
 #include "pruning.h"
 #include "status.h"
+#include "tracing.h"
 #include "verification.h"
 #include "watching.h"
 
@@ -64,6 +65,7 @@ Outcome run(const std::vector<std::string>& words, std::string& command) {
   if (line.command() == "rm") return cairn::cli::remove(given.directories, given.dry_run, given.json);
   if (line.command() == "pin") return cairn::cli::pin(given.directories, given.note, given.json);
   if (line.command() == "unpin") return cairn::cli::unpin(given.directories, given.json);
+  if (line.command() == "trace") return cairn::cli::merge_traces(given.directory, given.output, given.overwrite);
   if (line.command() == "convert") return cairn::cli::convert(given.directory, given.target, given.conversion);
   if (line.command() == "reshard") {
     cairn::cli::ConversionOptions options = given.conversion;

@@ -24,10 +24,11 @@ std::optional<std::string> recode(MessageKind kind, std::string_view bytes) {
     case MessageKind::kHello: return again(decode_hello(bytes));
     case MessageKind::kClaim: return again(decode_claim(bytes));
     case MessageKind::kBegin: return again(decode_begin(bytes));
+    case MessageKind::kStart: return again(decode_start(bytes));
+    case MessageKind::kWritten: return again(decode_written_message(bytes));
     case MessageKind::kProgress: return again(decode_progress(bytes));
     case MessageKind::kArena:
     case MessageKind::kForgetArena:
-    case MessageKind::kStart:
     case MessageKind::kStaged: {
       const auto number = decode_number(bytes);
       return number ? std::optional(encode_number(*number)) : std::nullopt;

@@ -6,6 +6,7 @@
 #include <cairn/checkpoint.h>          // IWYU pragma: export
 #include <cairn/collectives.h>         // IWYU pragma: export
 #include <cairn/convert.h>             // IWYU pragma: export
+#include <cairn/events.h>              // IWYU pragma: export
 #include <cairn/inspect.h>             // IWYU pragma: export
 #include <cairn/latest.h>              // IWYU pragma: export
 #include <cairn/managed_run.h>         // IWYU pragma: export
@@ -17,4 +18,5 @@
 #include <cairn/save.h>                // IWYU pragma: export
 #include <cairn/state_dict.h>          // IWYU pragma: export
 #include <cairn/tensor.h>              // IWYU pragma: export
+#include <cairn/trace.h>               // IWYU pragma: export
 #include <cairn/version.h>             // IWYU pragma: export

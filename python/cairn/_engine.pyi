@@ -519,3 +519,17 @@ def simulate_run(
     elapsed_max: float,
     /,
 ) -> tuple[float, float, float, float, float, int, int, bool, float]: ...
+
+EVENT_KINDS: Final[tuple[str, ...]]  # indexed by number
+
+# kind, operation, asynchronous, id, directory, rank, ranks, step, bytes, begin of the step in ns since 1970, its length
+# in ns, ns since the operation's begin, cause, process id
+_Event = tuple[str, str, bool, int, bytes, int, int, int | None, int, int, int, int, Exception | None, int]
+
+@final
+class EventQueue:
+    def __init__(self, capacity: int, kinds: Sequence[int], /) -> None: ...  # no kinds: all
+    def take(self, milliseconds: int, /) -> list[_Event]: ...  # waits without Python's lock
+    def close(self) -> None: ...
+    def is_closed(self) -> bool: ...
+    def dropped(self) -> int: ...

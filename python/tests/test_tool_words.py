@@ -14,7 +14,7 @@ import cairn
 
 COMMANDS = [
     *("ls", "inspect", "verify", "diff", "cat", "status", "watch", "clean", "prune"),
-    *("rm", "pin", "unpin", "doctor", "bench", "convert", "reshard"),
+    *("rm", "pin", "unpin", "doctor", "bench", "trace", "convert", "reshard"),
     *("completion", "help"),
 ]
 

@@ -9,8 +9,8 @@
 #include "checkpoint/checkpoint_candidates.h"
 #include "checkpoint/checkpoint_directories.h"
 #include "checkpoint/save_wait.h"
-#include "checkpoint/step_in_name.h"
 #include "coordination/ranks.h"
+#include "core/step_in_name.h"
 
 namespace cairn {
 namespace {
@@ -80,7 +80,7 @@ ListedCheckpoint::State state_by_fault(const Error& fault, const Candidate& cand
 ListedCheckpoint entry_for(const Candidate& candidate) {
   ListedCheckpoint entry;
   entry.directory = candidate.directory;
-  entry.step = checkpointer::step_in_name(candidate.directory);
+  entry.step = step_in_name(candidate.directory);
   if (candidate.is_model()) entry.format = CheckpointFormat::kSafetensors;
   entry.reason = candidate.fault ? candidate.fault : checkpointer::fault_of(candidate);
   if (entry.reason) entry.state = state_by_fault(*entry.reason, candidate);

@@ -11,8 +11,8 @@
 
 #include "checkpoint/checkpoint_directories.h"
 #include "checkpoint/listed_keys.h"
-#include "checkpoint/step_in_name.h"
 #include "checkpoint/torch_save_file.h"
+#include "core/step_in_name.h"
 #include "storage/open_directory.h"
 
 namespace cairn::checkpointer {

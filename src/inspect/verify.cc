@@ -20,6 +20,7 @@
 #include "core/seeded_hash.h"
 #include "data_file/archive_check.h"
 #include "data_file/range_fetch.h"
+#include "events/operation.h"
 #include "format/torch_file/torch_opening.h"
 #include "format/torch_file/value_archive.h"
 #include "format/zip/directory.h"
@@ -575,8 +576,18 @@ Result<VerifyReport> verify(const std::filesystem::path& directory, const Verify
   if (options.progress) {
     progress = [&options](std::uint64_t done, std::uint64_t total) { options.progress({done, total}); };
   }
-  return storage::watched_call({options.interrupted, std::move(progress), interrupted_error(), options.deadlines},
-                               [directory, copied](Watch& watch) { return verify_watched(directory, copied, watch); });
+  events::Operation events = events::Operation::begin(EventOperation::kVerify, {directory.native()});
+  Result<VerifyReport> report =
+      storage::watched_call({options.interrupted, std::move(progress), interrupted_error(), options.deadlines},
+                            [directory, copied](Watch& watch) { return verify_watched(directory, copied, watch); });
+  if (!report) {
+    events.fail(report.error());
+  } else {
+    const auto& problems = report->problems;
+    events.end(EventKind::kVerified, report->bytes_checked,
+               problems.empty() ? std::nullopt : std::optional(problems.front()));
+  }
+  return report;
 }
 
 }  // namespace cairn

@@ -116,12 +116,14 @@ Result<std::vector<std::string>> checkpointer::prepare_together(const Checkpoint
   return seen;
 }
 
-Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options) const {
+Result<LoadReport> checkpointer::load_once(const Checkpoint& checkpoint, StateDict& state, const LoadOptions& options,
+                                           events::Operation& events) {
   coordination::Ranks ranks(options.collectives, 0);
-  const auto explain = [this](Error error) { return checkpointer::naming_directory(*this, std::move(error)); };
-  Loader loader(*this, state, options);
-  const Result<std::vector<std::string>> seen = checkpointer::prepare_together(*this, loader, options, ranks);
+  const auto explain = [&](Error error) { return naming_directory(checkpoint, std::move(error)); };
+  Loader loader(checkpoint, state, options);
+  const Result<std::vector<std::string>> seen = prepare_together(checkpoint, loader, options, ranks);
   if (!seen) return seen.error();
+  events.step(EventKind::kPlanned);
   Result<LoadReport> report = ranks.attempt([&]() -> Result<LoadReport> {
     CAIRN_TRY(loader.mark_common(common_numbers_in(*seen), ranks.rank()));
     return loader.execute();
@@ -130,7 +132,7 @@ Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options
   // the first.
   const bool final = std::any_of(seen->begin(), seen->end(), [](const std::string& it) { return it[0] == kPartial; });
   Result<std::string> done{std::string()};
-  if (!report) done = explain(final ? report.error() : impl_->replaced_or(report.error()));
+  if (!report) done = explain(final ? report.error() : checkpoint.impl().replaced_or(report.error()));
   if (loader.has_left()) return std::move(done).error();
   const Result<std::vector<std::string>> all = ranks.all_gather(std::move(done));  // (4)
   // A transport that fails has no causes by rank: this rank's own failure, if any, came before. No restart: the other
@@ -139,6 +141,23 @@ Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options
   if (lost_transport && !report && report.error().code() != ErrorCode::kReplaced) return explain(report.error());
   if (!all) return with_reason(all.error());
   if (loader.is_stopped()) return Error(ErrorCode::kInternal, "a rank stopped a broadcast and gave no reason");
+  return report;
+}
+
+events::Operation checkpointer::begin_load(std::string_view directory, const LoadOptions& options) {
+  const coordination::Ranks ranks(options.collectives, 0);
+  return events::Operation::begin(EventOperation::kLoad, {directory, static_cast<std::uint32_t>(ranks.rank()),
+                                                          static_cast<std::uint32_t>(ranks.size())});
+}
+
+void checkpointer::end_load(events::Operation& events, const Result<LoadReport>& report) {
+  report ? events.end(EventKind::kLoaded, report->bytes_read) : events.fail(report.error());
+}
+
+Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options) const {
+  events::Operation events = checkpointer::begin_load(impl_->directory, options);
+  Result<LoadReport> report = checkpointer::load_once(*this, state, options, events);
+  checkpointer::end_load(events, report);
   return report;
 }
 
@@ -158,15 +177,19 @@ Result<void> Checkpoint::read(std::string_view fqn, const Box& box, const Tensor
   LoadOptions alone = options;
   alone.collectives = nullptr;
   alone.renames.clear();
-  CAIRN_TRY(load(state, alone));
+  events::Operation silent;
+  CAIRN_TRY(checkpointer::load_once(*this, state, alone, silent));
   return {};
 }
 
-Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state, const LoadOptions& options) {
+namespace {
+
+Result<LoadReport> load_with_restarts(const std::filesystem::path& directory, StateDict& state,
+                                      const LoadOptions& options, events::Operation& events) {
   for (unsigned restarts = 0;; ++restarts) {
     Result<Checkpoint> checkpoint = open_to_load(directory);
-    Result<LoadReport> report =
-        checkpoint ? checkpoint->load(state, options) : Result<LoadReport>(abandon_load(checkpoint.error(), options));
+    Result<LoadReport> report = checkpoint ? checkpointer::load_once(*checkpoint, state, options, events)
+                                           : Result<LoadReport>(abandon_load(checkpoint.error(), options));
     if (report) return report;
     // All ranks decide alike, because all ranks have equal errors.
     const bool is_replaced = report.error().code() == ErrorCode::kReplaced;
@@ -174,6 +197,15 @@ Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state
     if (!pause) return report;
     std::this_thread::sleep_for(*pause);
   }
+}
+
+}  // namespace
+
+Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state, const LoadOptions& options) {
+  events::Operation events = checkpointer::begin_load(directory.native(), options);
+  Result<LoadReport> report = load_with_restarts(directory, state, options, events);
+  checkpointer::end_load(events, report);
+  return report;
 }
 
 std::optional<std::chrono::milliseconds> pause_before_restart(unsigned restarts) {

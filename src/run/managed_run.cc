@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "checkpoint/save_wait.h"
-#include "checkpoint/step_in_name.h"
 #include "coordination/ranks.h"
+#include "core/step_in_name.h"
 #include "os/process_identity.h"
 #include "os/signal_watch.h"
 #include "run/background_removal.h"
@@ -45,7 +45,7 @@ Result<void> check_name(const std::string& pattern) {
   for (const std::uint64_t step : {std::uint64_t{7}, std::uint64_t{1234567}}) {
     CAIRN_TRY_ASSIGN(const std::string name, name_of_step(pattern, step));
     const bool is_one_name = !name.empty() && name.find('/') == std::string::npos && !name.starts_with(".cairn-");
-    if (is_one_name && checkpointer::step_in_name(name) == step) continue;
+    if (is_one_name && step_in_name(name) == step) continue;
     return Error(ErrorCode::kInvalidArgument, "'" + pattern + "' is no name for the steps' directories")
         .expected("a name without '/' whose last number is the step, such as 'step-{step}'")
         .actual("'" + name + "' for step " + std::to_string(step));
@@ -211,7 +211,7 @@ std::uint64_t ManagedRun::resumed() {
   const auto last_sign = impl_->lease != nullptr ? impl_->lease->last_sign_before() : std::nullopt;
   impl_->account.resume(impl_->chosen_notes, last_sign);
   impl_->restore_order.reset();
-  return checkpointer::step_in_name(impl_->chosen).value_or(0);
+  return step_in_name(impl_->chosen).value_or(0);
 }
 
 Result<Due> ManagedRun::due(std::uint64_t step) {

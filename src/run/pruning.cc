@@ -27,10 +27,11 @@
 
 #include "checkpoint/checkpoint_candidates.h"
 #include "checkpoint/open_calls.h"
-#include "checkpoint/step_in_name.h"
 #include "commit/checkpoint_removal.h"
 #include "commit/metadata_in_place.h"
 #include "commit/pin.h"
+#include "core/step_in_name.h"
+#include "events/operation.h"
 #include "run/retention.h"
 
 namespace cairn::run {
@@ -87,12 +88,14 @@ class Pruning {
   void finish(const fs::path& directory) {
     const auto storage = root_.open(directory);
     if (!storage) return;  // gone, or not accessible: step 2 says so
+    events::Operation events = events_of(directory);
     Result<std::optional<commit::CheckpointRemoval>> finished = commit::finish_removal(**storage, removal_);
     if (!finished) {
       if (finished.error().code() == ErrorCode::kNotFound) return;  // another process has finished the removal
       report_.problems.push_back(explained(std::move(finished).error(), directory));
+      events.fail(report_.problems.back());
     } else if (*finished) {
-      add_removed(directory, **std::move(finished), true);
+      add_removed(directory, **std::move(finished), true, events);
     }
   }
 
@@ -126,7 +129,7 @@ class Pruning {
     std::vector<Entry> entries;
     std::vector<std::string> unknown(candidates_.size());  // why the metrics can't be read
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
-      entries.push_back({checkpointer::step_in_name(candidates_[i].directory), candidates_[i].time, {}});
+      entries.push_back({step_in_name(candidates_[i].directory), candidates_[i].time, {}});
       const bool has_metrics = candidates_[i].order || options_.adopt;  // stock torch writes none
       if (options_.rule.best.empty() || candidates_[i].fault || !has_metrics) continue;
       auto metrics = metrics_of(candidates_[i].directory);
@@ -194,14 +197,20 @@ class Pruning {
   void remove(std::size_t i) {
     const fs::path& directory = candidates_[i].directory;
     std::string protection;
+    events::Operation events = events_of(directory);
     Result<commit::CheckpointRemoval> removed = remove_from(directory, protection);
     if (removed) {
-      add_removed(directory, *std::move(removed), false);
+      add_removed(directory, *std::move(removed), false, events);
     } else if (!protection.empty()) {
       kept_[i] = kept(i, std::move(protection));
     } else if (removed.error().code() != ErrorCode::kNotFound && removed.error().code() != ErrorCode::kReplaced) {
       report_.problems.push_back(explained(std::move(removed).error(), directory));
+      events.fail(report_.problems.back());
     }
+  }
+
+  events::Operation events_of(const fs::path& directory) const {
+    return options_.dry_run ? events::Operation() : events::Operation::of_removal(directory.native());
   }
 
   Result<commit::CheckpointRemoval> remove_from(const fs::path& directory, std::string& protection) const {
@@ -209,17 +218,19 @@ class Pruning {
     return commit::remove_checkpoint(*storage, noted_.at(directory), removal_, &protection);
   }
 
-  void add_removed(const fs::path& directory, commit::CheckpointRemoval removal, bool was_interrupted) {
+  void add_removed(const fs::path& directory, commit::CheckpointRemoval removal, bool was_interrupted,
+                   events::Operation& events) {
     RemovedCheckpoint removed = removed_checkpoint(directory, std::move(removal));
     removed.was_interrupted = was_interrupted;
     if (!options_.dry_run) removed.keeps_directory = !root_.remove_if_empty(directory);
+    events.end(EventKind::kDeleted, removed.bytes);
     report_.bytes += removed.bytes;
     report_.removed.push_back(std::move(removed));
   }
 
   KeptCheckpoint kept(std::size_t i, std::string reason) const {
     const fs::path& directory = candidates_[i].directory;
-    return {directory, checkpointer::step_in_name(directory), std::move(reason)};
+    return {directory, step_in_name(directory), std::move(reason)};
   }
 
   RunRoot& root_;
@@ -237,7 +248,7 @@ class Pruning {
 RemovedCheckpoint removed_checkpoint(const fs::path& directory, commit::CheckpointRemoval removal) {
   RemovedCheckpoint removed;
   removed.directory = directory;
-  removed.step = checkpointer::step_in_name(directory);
+  removed.step = step_in_name(directory);
   removed.save_id = removal.save_id;
   removed.files = removal.files.size();
   for (const commit::RemovedFile& file : removal.files) removed.bytes += file.bytes;

@@ -6,6 +6,7 @@
 
 #include "commit/checkpoint_removal.h"
 #include "commit/pin.h"
+#include "events/operation.h"
 #include "run/pruning.h"
 #include "run/run_root.h"
 #include "storage/open_directory.h"
@@ -40,11 +41,17 @@ Result<PruneReport> prune(const fs::path& root, const PruneOptions& options) {
 
 Result<RemovedCheckpoint> remove_checkpoint(const fs::path& directory, const RemoveOptions& options) {
   CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, storage::open_directory(directory));
+  events::Operation events = options.dry_run ? events::Operation() : events::Operation::of_removal(directory.native());
   bool was_interrupted = false;
   auto removal = remove_from(*storage, options.dry_run ? commit::Removal::kTry : commit::Removal::kDo, was_interrupted);
-  if (!removal) return explained(std::move(removal).error(), "removing the checkpoint in", directory);
+  if (!removal) {
+    Error reason = explained(std::move(removal).error(), "removing the checkpoint in", directory);
+    events.fail(reason);
+    return reason;
+  }
   RemovedCheckpoint removed = run::removed_checkpoint(directory, *std::move(removal));
   removed.was_interrupted = was_interrupted;
+  events.end(EventKind::kDeleted, removed.bytes);
   if (!options.dry_run) removed.keeps_directory = !run::remove_if_empty(directory);
   return removed;
 }

@@ -6,8 +6,8 @@
 #include "checkpoint/checkpoint_candidates.h"
 #include "checkpoint/checkpoint_directories.h"
 #include "checkpoint/open_calls.h"
-#include "checkpoint/step_in_name.h"
 #include "commit/metadata_in_place.h"
+#include "core/step_in_name.h"
 #include "storage/open_directory.h"
 
 namespace cairn::run {
@@ -26,7 +26,7 @@ Result<std::vector<ListedStep>> listed_steps(const std::filesystem::path& root) 
   if (!directories) return listed;
   for (const auto& candidate : checkpointer::candidates_in(*directories, {}, checkpointer::Models::kIfAlone)) {
     if (candidate.is_model() || candidate.fault) continue;
-    const auto step = checkpointer::step_in_name(candidate.directory);
+    const auto step = step_in_name(candidate.directory);
     if (step && !checkpointer::fault_of(candidate)) listed.push_back({*step, candidate.directory});
   }
   return listed;

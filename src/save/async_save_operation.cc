@@ -80,6 +80,7 @@ struct AsyncSaveOperation::SharedState {
   std::optional<std::string> parts_warning;
   std::optional<std::string> differences;  // the coordinator's warning about values that differ between the ranks
   std::atomic<bool> is_staged{false};
+  events::Operation events;
   // For a staging that continues after run().
   SaveItems items;
   std::vector<staging::CopyItem> copies;
@@ -105,14 +106,17 @@ struct AsyncSaveOperation::SharedState {
 
   void end(Result<commit::RankSaveReport> outcome) {
     if (!outcome) {
+      events.fail(named(outcome.error()));
       write.set_value(attempt([&]() -> Result<AsyncSaveReport> { return named(outcome.error()); }));
       return;
     }
+    events.end(EventKind::kCommitted, outcome->bytes_written);
     bytes_written = outcome->bytes_written;
     if (differences && note_differences()) outcome->warnings.push_back(*std::move(differences));
     // The arena is registered while the files are written, so a refusal is known by now.
     if (auto refusal = links ? links->untold_refusal() : std::nullopt) outcome->warnings.push_back(*std::move(refusal));
     if (parts_warning) outcome->warnings.push_back(*parts_warning);
+    if (auto problem = events::take_trace_problem()) outcome->warnings.push_back(*std::move(problem));
     write.set_value(AsyncSaveReport{save_id, render_metadata, outcome->bytes_written, std::move(outcome->warnings)});
   }
 };
@@ -129,8 +133,12 @@ AsyncSaveOperation::AsyncSaveOperation(const AsyncSaveResources& resources, cons
 Result<AsyncSave> AsyncSaveOperation::run(const Result<const StateDict*>& state) {
   // Without abandon() the writer would keep the save and the arena until the deadline. attempt() makes exceptions
   // errors, so that exceptions reach abandon(), too.
+  const auto rank_count = static_cast<std::uint32_t>(ranks_.size());
+  events_ = events::Operation::begin(EventOperation::kSave, {directory_, place_.rank, rank_count}, true);
   Result<AsyncSave> save = attempt([&] { return take_steps(state); });
+  if (!save && !shared_) events_.fail(save.error());
   if (!save && shared_) {
+    shared_->events.fail(shared_->named(save.error()));  // before the writer reports the end
     shared_->abandon(save.error());
     shared_->devices.reset();  // here and not on the writer's thread: samples may hold back the caller's streams
   }
@@ -140,6 +148,7 @@ Result<AsyncSave> AsyncSaveOperation::run(const Result<const StateDict*>& state)
 Result<AsyncSave> AsyncSaveOperation::take_steps(const Result<const StateDict*>& state) {
   CAIRN_TRY(agree(ranks_.attempt([&] { return prepare(state); })));
   if (!plan_) CAIRN_TRY(plan_anew());
+  shared_->events.step(EventKind::kPlanned);
   Result<AsyncSave> save = ranks_.attempt([&] { return begin(); });
   if (!save && !is_with_writer_) write_failure_mark(save.error());
   return save;
@@ -169,9 +178,19 @@ Result<Vote> AsyncSaveOperation::prepare(const Result<const StateDict*>& state) 
   shared->links = resources_.links;
   if (ranks_.size() > 1) shared->rank = place_.rank;
   if (ranks_.size() == 1 && !options_.save.alone_as_rank) shared->parts_warning = warning_of_parts(**state);
-  auto started =
-      resources_.writer->start([shared](Result<commit::RankSaveReport> outcome) { shared->end(std::move(outcome)); });
-  if (!started) return std::move(started).error();
+  writer::SaveWriter::Written report_written;
+  if (events_.is_told()) {
+    report_written = [shared](const writer::WrittenFiles& written) {
+      shared->events.step_of(written.process_id, EventKind::kWritten, written.time, written.bytes);
+    };
+  }
+  shared->events = std::move(events_);
+  auto started = resources_.writer->start(
+      [shared](Result<commit::RankSaveReport> outcome) { shared->end(std::move(outcome)); }, std::move(report_written));
+  if (!started) {
+    events_ = std::move(shared->events);
+    return std::move(started).error();
+  }
   shared->save = std::move(*started);
   shared_ = std::move(shared);
   Vote vote = vote_for(plan_, items_);
@@ -305,6 +324,7 @@ Result<void> AsyncSaveOperation::stage(SharedState& shared, const staging::CopyO
   // After a failure the copies do not matter to the save, but the trainer may free the tensors.
   shared.fence.open(staged || !shared.devices ? staging::DeviceSources::Marks() : shared.devices->marks());
   (void)attempt([&]() -> Result<void> {
+    if (staged) shared.events.step(EventKind::kStaged, shared.file_bytes);
     if (staged) return shared.save->staged();  // the write future reports a lost writer
     shared.abandon(staged.error());
     return {};

@@ -16,6 +16,7 @@
 #include "commit/meeting/commit_plan.h"
 #include "coordination/ranks.h"
 #include "device/links.h"
+#include "events/operation.h"
 #include "save/agreed_plan.h"
 #include "save/save_items.h"
 #include "save/save_messages.h"
@@ -71,6 +72,7 @@ class AsyncSaveOperation {
   std::shared_ptr<const StagedPlan> plan_;
   std::shared_ptr<const StagedPlan> listed_;  // the plan of the listed copies
   std::optional<commit::SaveTicket> ticket_;
+  events::Operation events_;  // of shared_ once that exists
   std::shared_ptr<SharedState> shared_;
   bool is_with_writer_ = false;
 };

@@ -20,7 +20,7 @@ class ThrowingWriter final : public writer::SaveWriter {
  public:
   enum class Call : std::uint8_t { kBegin, kStaged };
   explicit ThrowingWriter(Call call) : call_(call) {}
-  Result<std::unique_ptr<writer::WriterSave>> start(Ended ended) override {
+  Result<std::unique_ptr<writer::WriterSave>> start(Ended ended, Written /*written*/) override {
     CAIRN_TRY_ASSIGN(auto save, writer_.start(std::move(ended)));
     return std::unique_ptr<writer::WriterSave>(std::make_unique<Save>(std::move(save), call_));
   }

@@ -35,6 +35,7 @@
 #include "commit/model/model_files.h"
 #include "commit/save_transaction.h"
 #include "coordination/ranks.h"
+#include "events/operation.h"
 #include "format/dcp/metadata_decoder.h"
 #include "save/agreed_plan.h"
 #include "save/claim_options.h"
@@ -168,8 +169,11 @@ class Save {
   }
 
   Result<SaveReport> run(const SaveDirectory& directory, const StateDict& state) {
+    const auto rank_count = static_cast<std::uint32_t>(ranks_.size());
+    events_ = events::Operation::begin(EventOperation::kSave, {directory.name, place_.rank, rank_count});
     Result<SaveReport> report = take_steps(directory, state);
     worker_.end(report.has_value());
+    report ? events_.end(EventKind::kCommitted, report->bytes_written) : events_.fail(report.error());
     return report;
   }
 
@@ -177,7 +181,9 @@ class Save {
   Result<SaveReport> take_steps(const SaveDirectory& directory, const StateDict& state) {
     CAIRN_TRY(agree(ranks_.attempt([&] { return describe(directory, state); })));  // (1)
     if (!plan_) CAIRN_TRY(ticket_ ? plan_anew() : plan_model());
+    events_.step(EventKind::kPlanned);
     Result<std::string> written = ranks_.attempt([&] { return write(); });  // (4)
+    if (written) events_.step(EventKind::kWritten, bytes_written_);
     const Result<std::vector<std::string>> all = ranks_.gather(std::move(written));
     CAIRN_TRY_ASSIGN(checkpointer::Committed committed,  // (5)
                      checkpointer::share_outcome(ranks_, worker_, all, [&] { return coordinator_.commit(*all); }));
@@ -294,6 +300,7 @@ class Save {
   Result<SaveReport> conclude(checkpointer::Committed committed) {
     if (auto refusal = devices_ ? devices_->untold_refusal() : std::nullopt) committed.warnings.push_back(*refusal);
     if (parts_warning_) committed.warnings.push_back(*parts_warning_);
+    if (auto problem = events::take_trace_problem()) committed.warnings.push_back(*std::move(problem));
     if (differences_ && checkpointer::note_differences()) committed.warnings.push_back(*differences_);
     if (ranks_.is_coordinator()) bytes_written_ += coordinator_.metadata_bytes();
     CAIRN_TRY_ASSIGN(std::shared_ptr<const Catalog> catalog, catalog_after(committed));
@@ -320,6 +327,7 @@ class Save {
   const SaveOptions& options_;
   coordination::Ranks ranks_;
   commit::RankPlace place_;
+  events::Operation events_;
   SaveItems items_;
   std::shared_ptr<checkpointer::DevicePayloads> devices_;  // shared with the RankWriter; null without devices
   std::string local_plan_;

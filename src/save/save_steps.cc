@@ -8,6 +8,7 @@
 
 #include "commit/job_identity.h"
 #include "commit/save_ticket.h"
+#include "events/operation.h"
 #include "format/dcp/metadata_decoder.h"
 #include "save/claim_options.h"
 #include "save/model_claim.h"
@@ -27,11 +28,24 @@ using checkpointer::SaveDirectory;
 using checkpointer::WorkerState;
 using checkpointer::WrittenFile;
 
+namespace {
+
+constexpr std::uint32_t kUnknownRanks = 0;
+
+std::uint32_t rank_of(const SaveOptions& options) {
+  return options.alone_as_rank.value_or(static_cast<std::uint32_t>(options.coordinator_rank));
+}
+
+Error withdrawn() { return {ErrorCode::kCancelled, "the save was withdrawn"}; }
+
+}  // namespace
+
 struct SaveClaim::Impl {
   Impl(std::string given_directory, const SaveOptions& options)
       : directory(std::move(given_directory)),
         durability(options.durability),
         notes(options.notes),
+        events(events::Operation::begin(EventOperation::kSave, {directory, rank_of(options), kUnknownRanks})),
         worker(options.deadlines) {}
 
   Result<void> claim(const SaveDirectory& place, const SaveOptions& options);
@@ -50,11 +64,14 @@ struct SaveClaim::Impl {
   std::vector<ModelShare> shares;
   Catalog model;
   bool ended = false;
+  events::Operation events;
   checkpointer::SaveWorker worker;
 };
 
 struct RankShare::Impl {
-  explicit Impl(const SaveOptions& options) : worker(options.deadlines) {}
+  Impl(const SaveDirectory& directory, std::uint32_t rank, const SaveOptions& options)
+      : events(events::Operation::begin(EventOperation::kSave, {directory.name, rank, kUnknownRanks})),
+        worker(options.deadlines) {}
 
   Result<void> write(const SaveDirectory& directory, const checkpointer::RankPart& part, const StateDict& state,
                      const SaveOptions& options);
@@ -64,6 +81,7 @@ struct RankShare::Impl {
 
   std::vector<PublishedFile> files;
   std::vector<ItemLocation> places;
+  events::Operation events;
   checkpointer::SaveWorker worker;
 };
 
@@ -138,6 +156,7 @@ Result<SaveClaim> checkpointer::claim_in(const SaveDirectory& directory, const S
   const InterruptScope interrupt_scope(impl->worker, options.interrupted);
   if (auto claimed = impl->claim(directory, options); !claimed) {
     impl->worker.finish();
+    impl->events.fail(claimed.error());
     return std::move(claimed).error().while_doing(saving_to(directory.name));
   }
   return SaveClaim(std::move(impl));
@@ -181,6 +200,7 @@ Result<SaveClaim> SaveClaim::make_model(const std::filesystem::path& directory,
   const InterruptScope interrupt_scope(impl->worker, options.interrupted);
   if (auto claimed = impl->claim_model(place, held, options); !claimed) {
     impl->worker.finish();
+    impl->events.fail(claimed.error());
     return std::move(claimed).error().while_doing(saving_to(place.name));
   }
   return SaveClaim(std::move(impl));
@@ -237,6 +257,7 @@ Result<SaveReport> SaveClaim::Impl::end(const std::function<bool()>& interrupted
   const InterruptScope interrupt_scope(worker, interrupted);
   Result<SaveReport> report = commit();
   worker.end(report.has_value());
+  report ? events.end(EventKind::kCommitted, report->bytes_written) : events.fail(report.error());
   if (!report) return std::move(report).error().while_doing(saving_to(directory));
   return report;
 }
@@ -255,6 +276,7 @@ void SaveClaim::withdraw(const std::function<bool()>& interrupted) {
   impl_->ended = true;
   const InterruptScope interrupt_scope(impl_->worker, interrupted);
   impl_->worker.finish();
+  impl_->events.fail(withdrawn());
 }
 
 RankShare::RankShare(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -294,15 +316,18 @@ Result<void> RankShare::Impl::write(std::unique_ptr<RankWriter> writer, const Sa
   const std::vector<std::string> names = writer->names();
   places = writer->locations();
   CAIRN_TRY_ASSIGN(const std::vector<WrittenFile> written, worker.write(std::move(writer), options));
+  std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < names.size(); ++i) {
     files.push_back({names[i], written[i].size, written[i].trailer_checksum});
+    bytes += written[i].size;
   }
+  events.step(EventKind::kWritten, bytes);
   return {};
 }
 
 Result<RankShare> checkpointer::write_share_in(const SaveDirectory& directory, std::string_view ticket,
                                                std::uint32_t rank, const StateDict& state, const SaveOptions& options) {
-  auto impl = std::make_unique<RankShare::Impl>(options);
+  auto impl = std::make_unique<RankShare::Impl>(directory, rank, options);
   const InterruptScope interrupt_scope(impl->worker, options.interrupted);
   const auto write = [&]() -> Result<void> {
     CAIRN_TRY_ASSIGN(const commit::SaveTicket decoded, commit::decode_ticket(ticket));
@@ -310,6 +335,7 @@ Result<RankShare> checkpointer::write_share_in(const SaveDirectory& directory, s
   };
   if (auto written = write(); !written) {
     impl->worker.finish();
+    impl->events.fail(written.error());
     return std::move(written).error().while_doing(saving_to(directory.name));
   }
   return RankShare(std::move(impl));
@@ -317,11 +343,12 @@ Result<RankShare> checkpointer::write_share_in(const SaveDirectory& directory, s
 
 Result<RankShare> RankShare::write_model(const std::filesystem::path& directory, std::string_view ticket,
                                          std::uint32_t rank, const StateDict& state, const SaveOptions& options) {
-  auto impl = std::make_unique<RankShare::Impl>(options);
-  const InterruptScope interrupt_scope(impl->worker, options.interrupted);
   const SaveDirectory place = checkpointer::made_directory(directory);
+  auto impl = std::make_unique<RankShare::Impl>(place, rank, options);
+  const InterruptScope interrupt_scope(impl->worker, options.interrupted);
   if (auto written = impl->write_model(place, ticket, rank, state, options); !written) {
     impl->worker.finish();
+    impl->events.fail(written.error());
     return std::move(written).error().while_doing(saving_to(place.name));
   }
   return RankShare(std::move(impl));
@@ -335,12 +362,16 @@ Result<RankShare> RankShare::write(const std::filesystem::path& directory, std::
 const std::vector<PublishedFile>& RankShare::files() const { return impl_->files; }
 const std::vector<ItemLocation>& RankShare::places() const { return impl_->places; }
 
-void RankShare::hand_over() { (void)impl_->worker.hand_over_files(); }
+void RankShare::hand_over() {
+  (void)impl_->worker.hand_over_files();
+  impl_->events.leave();
+}
 
 void RankShare::withdraw(const std::function<bool()>& interrupted) {
   const InterruptScope interrupt_scope(impl_->worker, interrupted);
   (void)impl_->worker.withdraw_files();
   impl_->worker.finish();
+  impl_->events.fail(withdrawn());
 }
 
 }  // namespace cairn

@@ -7,6 +7,7 @@
 
 #include <cstdio>
 
+#include "events/listeners.h"
 #include "os/child_process.h"
 #include "writer/server.h"
 
@@ -37,6 +38,7 @@ int main() {
   sigprocmask(SIG_SETMASK, &all, nullptr);
   // The working directory of a process cannot be unmounted, and receives core dumps: use the root directory.
   if (chdir("/") != 0) return 1;
+  cairn::events::name_process("writer");
   cairn::writer::WriterServer server{cairn::os::Fd(kSocket)};
   const bool ended_well = server.run().has_value();
   _exit(ended_well ? 0 : 1);  // does not wait for threads that hang in the storage

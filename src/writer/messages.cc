@@ -21,6 +21,7 @@ constexpr std::uint64_t kThreadsMax = 1024;
 constexpr int kNiceMax = 40;
 constexpr mode_t kUmaskMax = 0777;
 constexpr std::uint8_t kIoLevelMax = 7;
+constexpr std::uint64_t kNanosecondsMax = std::numeric_limits<std::int64_t>::max();
 
 Result<void> expect_end(const CodedReader& reader) {
   if (reader.left() != 0) return reader.damaged("more bytes than the message has");
@@ -53,6 +54,15 @@ void append_milliseconds(std::string& out, std::chrono::milliseconds time) {
 Result<std::chrono::milliseconds> read_milliseconds(CodedReader& reader) {
   CAIRN_TRY_ASSIGN(const std::uint64_t count, read_at_most(reader, kMillisecondsMax, "too long a time"));
   return std::chrono::milliseconds(count);
+}
+
+void append_nanoseconds(std::string& out, std::chrono::nanoseconds time) {
+  append_varint(out, static_cast<std::uint64_t>(std::max<std::int64_t>(time.count(), 0)));
+}
+
+Result<std::chrono::nanoseconds> read_nanoseconds(CodedReader& reader) {
+  CAIRN_TRY_ASSIGN(const std::uint64_t count, read_at_most(reader, kNanosecondsMax, "too long a time"));
+  return std::chrono::nanoseconds(count);
 }
 
 void append_deadlines(std::string& out, const SaveDeadlines& deadlines) {
@@ -181,6 +191,21 @@ Result<std::uint64_t> decode_number(std::string_view bytes) {
   CAIRN_TRY_ASSIGN(const std::uint64_t number, reader.varint());
   CAIRN_TRY(expect_end(reader));
   return number;
+}
+
+std::string encode(const StartMessage& message) {
+  std::string out = encode_number(message.save);
+  append_flag(out, message.reports_written);
+  return out;
+}
+
+Result<StartMessage> decode_start(std::string_view bytes) {
+  CodedReader reader(bytes);
+  StartMessage message;
+  CAIRN_TRY_ASSIGN(message.save, reader.varint());
+  CAIRN_TRY_ASSIGN(message.reports_written, read_flag(reader));
+  CAIRN_TRY(expect_end(reader));
+  return message;
 }
 
 Result<std::string> encode_layout(std::uint64_t slot, const StagedLayout& layout) {
@@ -347,6 +372,27 @@ Result<commit::RankSaveReport> decode_report(std::string_view bytes) {
   CAIRN_TRY_ASSIGN(report.warnings, reader.counted_texts());
   CAIRN_TRY(expect_end(reader));
   return report;
+}
+
+std::string encode(const WrittenMessage& message) {
+  std::string out;
+  append_varint(out, message.save);
+  append_varint(out, message.bytes);
+  append_nanoseconds(out, message.time.started.time_since_epoch());
+  append_nanoseconds(out, message.time.duration);
+  return out;
+}
+
+Result<WrittenMessage> decode_written_message(std::string_view bytes) {
+  CodedReader reader(bytes);
+  WrittenMessage message;
+  CAIRN_TRY_ASSIGN(message.save, reader.varint());
+  CAIRN_TRY_ASSIGN(message.bytes, reader.varint());
+  CAIRN_TRY_ASSIGN(const std::chrono::nanoseconds started, read_nanoseconds(reader));
+  message.time.started += std::chrono::duration_cast<std::chrono::system_clock::duration>(started);
+  CAIRN_TRY_ASSIGN(message.time.duration, read_nanoseconds(reader));
+  CAIRN_TRY(expect_end(reader));
+  return message;
 }
 
 std::string encode(const ProgressMessage& message) {

@@ -20,7 +20,7 @@
 namespace cairn::writer {
 
 // Increased with every change of the messages.
-inline constexpr std::uint64_t kProtocolVersion = 11;
+inline constexpr std::uint64_t kProtocolVersion = 12;
 // The number of layouts that a writer process keeps. A client names a layout by its slot.
 inline constexpr std::uint64_t kLayoutSlots = 4;
 
@@ -38,6 +38,7 @@ enum class MessageKind : std::uint32_t {
   // to the trainer
   kReady = 65,
   kClaimed = 66,
+  kWritten = 67,
   kProgress = 68,
   kEnded = 69,
 };
@@ -52,9 +53,16 @@ struct HelloMessage {
 std::string encode(const HelloMessage& message);
 Result<HelloMessage> decode_hello(std::string_view bytes);
 
-// A message of a single number: kArena, kForgetArena, kStart, kStaged.
+// A message of a single number: kArena, kForgetArena, kStaged.
 std::string encode_number(std::uint64_t number);
 Result<std::uint64_t> decode_number(std::string_view bytes);
+
+struct StartMessage {
+  std::uint64_t save = 0;
+  bool reports_written = false;  // the trainer listens: the writer sends kWritten
+};
+std::string encode(const StartMessage& message);
+Result<StartMessage> decode_start(std::string_view bytes);
 
 // The places of a save's files in the arena: the constant part of the requests for an unchanged state. A long layout
 // travels in a memory file, whose descriptor comes with a message of the layout's length.
@@ -92,6 +100,14 @@ Result<OutcomeMessage> decode_outcome_message(std::string_view bytes);
 
 std::string encode_report(const commit::RankSaveReport& report);
 Result<commit::RankSaveReport> decode_report(std::string_view bytes);
+
+struct WrittenMessage {
+  std::uint64_t save = 0;
+  std::uint64_t bytes = 0;
+  events::StepTime time;
+};
+std::string encode(const WrittenMessage& message);
+Result<WrittenMessage> decode_written_message(std::string_view bytes);
 
 // All saves that have been started and have not ended. An empty list still shows that the writer process lives.
 struct ProgressMessage {

@@ -55,6 +55,7 @@ std::vector<Example> examples() {
   claim.request.umask = 077;
   ProgressMessage progress;
   progress.saves.push_back({9, {commit::ProgressTracker::Phase::kWaiting, 100, 200}});
+  const WrittenMessage written{3, 4000, {std::chrono::system_clock::now(), std::chrono::milliseconds(5)}};
   const auto relayout = [](std::string_view bytes) -> std::optional<std::string> {
     const auto message = decode_layout(bytes);
     return message ? std::optional(encode_layout(message->slot, message->layout).value()) : std::nullopt;
@@ -74,6 +75,8 @@ std::vector<Example> examples() {
   return {
       {"hello", encode(hello), recode(decode_hello)},
       {"number", encode_number(300), renumber},
+      {"start", encode(StartMessage{3, true}), recode(decode_start)},
+      {"written", encode(written), recode(decode_written_message)},
       {"layout", encode_layout(3, *layout).value(), relayout},
       {"layout of a follower", encode_layout(0, *follower.request("/d", ticket).layout).value(), relayout},
       {"claim", encode(claim), recode(decode_claim)},

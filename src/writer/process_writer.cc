@@ -129,14 +129,14 @@ std::optional<pid_t> ProcessWriter::process_id() const {
   return own.current->process_id();
 }
 
-Result<std::unique_ptr<WriterSave>> ProcessWriter::start(Ended ended) {
+Result<std::unique_ptr<WriterSave>> ProcessWriter::start(Ended ended, Written written) {
   State& own = state();
   const std::lock_guard lock(own.mutex);
   CAIRN_TRY_ASSIGN(auto connection, own.connect(options_));
-  auto save = connection->start(ended);
+  auto save = connection->start(ended, written);
   if (!save) {  // the connection was lost just now
     CAIRN_TRY_ASSIGN(connection, own.connect(options_));
-    save = connection->start(std::move(ended));
+    save = connection->start(std::move(ended), std::move(written));
     if (!save) return std::move(save).error();
   }
   return std::unique_ptr<WriterSave>(std::make_unique<ProcessSave>(std::move(connection), std::move(*save)));

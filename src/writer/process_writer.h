@@ -47,7 +47,7 @@ class ProcessWriter final : public SaveWriter {
   // The process of the last start() or start_process(); nullopt if there is none, or if the process has ended.
   std::optional<pid_t> process_id() const;
 
-  Result<std::unique_ptr<WriterSave>> start(Ended ended) override;
+  Result<std::unique_ptr<WriterSave>> start(Ended ended, Written written = {}) override;
 
  private:
   struct State;

@@ -1,6 +1,7 @@
 #include "writer/save_thread.h"
 
 #include <cairn/result.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -67,12 +68,12 @@ Result<std::unique_ptr<storage::Storage>> open_or_make_directory(const std::stri
   return make ? storage::make_directory(directory, umask) : storage::open_directory(directory, umask);
 }
 
-Result<std::shared_ptr<SaveThread>> SaveThread::start(CommitOrder& order, SaveWriter::Ended ended,
+Result<std::shared_ptr<SaveThread>> SaveThread::start(CommitOrder& order, Reports reports,
                                                       std::function<void()> lower_priority, OpenDirectory open) {
   // Owned by the writer, by the save's client, and by the save's thread, which outlives both if the save was given up.
   // Otherwise the writer joins the thread before dropping the save.
   const std::shared_ptr<SaveThread> save(
-      new SaveThread(order, std::move(ended), std::move(lower_priority), std::move(open)));
+      new SaveThread(order, std::move(reports), std::move(lower_priority), std::move(open)));
   CAIRN_TRY(save->thread_.post([save] { save->run(); }));
   save->thread_.close();  // the only task
   return save;
@@ -310,6 +311,7 @@ Result<commit::SaveTicket> SaveThread::do_claim(const ClaimRequest& request) {
 
 Result<void> SaveThread::do_begin(SaveRequest request) {
   if (request_) return out_of_order("begin sent twice");
+  write_clock_ = {};
   const bool claimed = rank_save_ != nullptr;
   if (claimed != request.place.is_coordinator() || claimed != (request.layout->commit_plan != nullptr)) {
     return out_of_order("claim or commit plan missing at the coordinator, or sent by another rank");
@@ -400,6 +402,9 @@ Result<commit::RankSaveReport> SaveThread::finish() {
     lower_priority_unless_trainer_waits();
     return thread_.is_stopped();
   };
+  if (report_written_) {
+    options.written = [this](std::uint64_t bytes) { report_written_({bytes, write_clock_.read(), getpid()}); };
+  }
   std::optional<commit::CommitRequest> commit_request;
   if (const auto& commit_plan = request_->layout->commit_plan) {
     commit_request =

@@ -38,11 +38,15 @@ class SaveThread {
  public:
   using Clock = std::chrono::steady_clock;
   using Claimed = std::function<void(Result<commit::SaveTicket>)>;
+  struct Reports {
+    SaveWriter::Ended ended;
+    SaveWriter::Written written = {};
+  };
 
   // `order` must outlive the calls of begin(). kUnavailable if the system cannot start a thread. `lower_priority` is
   // called on every thread that works for the save, once the trainer no longer waits for the save: repeatedly, before
   // each of the thread's next blocks, and at the latest at the save's end.
-  static Result<std::shared_ptr<SaveThread>> start(CommitOrder& order, SaveWriter::Ended ended,
+  static Result<std::shared_ptr<SaveThread>> start(CommitOrder& order, Reports reports,
                                                    std::function<void()> lower_priority,
                                                    OpenDirectory open = open_or_make_directory);
 
@@ -78,10 +82,11 @@ class SaveThread {
     mode_t umask = 022;
   };
 
-  SaveThread(CommitOrder& order, SaveWriter::Ended ended, std::function<void()> lower_priority, OpenDirectory open)
+  SaveThread(CommitOrder& order, Reports reports, std::function<void()> lower_priority, OpenDirectory open)
       : order_(order),
         open_directory_(std::move(open)),
-        report_end_(std::move(ended)),
+        report_end_(std::move(reports.ended)),
+        report_written_(std::move(reports.written)),
         lower_priority_(std::move(lower_priority)) {}
   void run();
   void run_tasks_until_begin(std::unique_lock<std::mutex>& lock);
@@ -103,6 +108,7 @@ class SaveThread {
   CommitOrder& order_;
   OpenDirectory open_directory_;
   SaveWriter::Ended report_end_;  // empty once the function is being called
+  const SaveWriter::Written report_written_;
   std::function<void()> lower_priority_;
   commit::SaveFence fence_;
 
@@ -125,6 +131,7 @@ class SaveThread {
 
   // Used only by the thread.
   std::optional<Clock::time_point> begin_by_;  // set once the save has claimed
+  events::StepClock write_clock_;              // from begin on
   std::optional<SaveRequest> request_;
   std::deque<data_file::FileImage> images_;
   std::vector<data_file::ImageFile> files_;

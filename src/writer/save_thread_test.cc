@@ -43,7 +43,7 @@ class SaveThreads : public testing::Test {
   void begin(bool trainer_waits) {
     ASSERT_TRUE(sample_.arena()->fit(2 * kBlock));
     sample_.arena()->note_staged(kBlock + kBlock / 2);
-    save_ = SaveThread::start(order_, end_.callback(), stood_back_.callback()).value();
+    save_ = SaveThread::start(order_, {end_.callback()}, stood_back_.callback()).value();
     std::promise<commit::SaveTicket> claimed;
     save_->claim(sample_.claim_request(scratch_.path()),
                  [&claimed](Result<commit::SaveTicket> ticket) { claimed.set_value(std::move(ticket).value()); });
@@ -99,7 +99,7 @@ TEST_F(SaveThreads, MakeADirectoryAgainThatIsRemovedBeforeTheClaim) {
     if (openings++ == 0) EXPECT_TRUE(std::filesystem::remove(directory));
     return opened;
   };
-  save_ = SaveThread::start(order_, end_.callback(), stood_back_.callback(), open).value();
+  save_ = SaveThread::start(order_, {end_.callback()}, stood_back_.callback(), open).value();
   std::promise<Result<commit::SaveTicket>> claimed;
   save_->claim(sample_.claim_request(directory),
                [&claimed](Result<commit::SaveTicket> ticket) { claimed.set_value(std::move(ticket)); });

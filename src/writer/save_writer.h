@@ -19,6 +19,7 @@
 
 #include "commit/meeting/commit_plan.h"
 #include "commit/meeting/rank_save.h"
+#include "events/operation.h"
 #include "format/manifest/trailer.h"
 #include "staging/arena.h"
 
@@ -90,13 +91,22 @@ class WriterSave {
   virtual commit::ProgressReport progress() const = 0;
 };
 
+// This rank's files have their final names.
+struct WrittenFiles {
+  std::uint64_t bytes = 0;
+  events::StepTime time;
+  std::int64_t process_id = 0;  // of the writer
+};
+
 class SaveWriter {
  public:
   virtual ~SaveWriter() = default;
   // Called once, on a thread of the writer, when the save has ended, with or without success, also if the save never
   // began. The arena is free by then.
   using Ended = std::function<void(Result<commit::RankSaveReport>)>;
-  virtual Result<std::unique_ptr<WriterSave>> start(Ended ended) = 0;
+  // Called once before that, on a thread of the writer, unless the save fails earlier. Empty: not reported.
+  using Written = std::function<void(const WrittenFiles&)>;
+  virtual Result<std::unique_ptr<WriterSave>> start(Ended ended, Written written = {}) = 0;
   // Prepares for saves from `arena`: the first save is then as fast as later saves.
   virtual Result<void> prepare(const std::shared_ptr<staging::Arena>& arena) {
     (void)arena;

@@ -120,8 +120,8 @@ Result<void> WriterServer::handle(os::Message message) {
     }
     case MessageKind::kLayout: return handle_layout(std::move(message));
     case MessageKind::kStart: {
-      CAIRN_TRY_ASSIGN(const std::uint64_t save, decode_number(message.bytes));
-      return start_save(save);
+      CAIRN_TRY_ASSIGN(const StartMessage start, decode_start(message.bytes));
+      return start_save(start);
     }
     case MessageKind::kStaged: {
       CAIRN_TRY_ASSIGN(const std::uint64_t number, decode_number(message.bytes));
@@ -186,14 +186,16 @@ SaveThread* WriterServer::find(std::uint64_t save) {
   return found == saves_.end() ? nullptr : found->second.get();
 }
 
-Result<void> WriterServer::start_save(std::uint64_t number) {
+Result<void> WriterServer::start_save(const StartMessage& message) {
+  const std::uint64_t number = message.save;
   if (number <= last_save_) return Error(ErrorCode::kCorrupt, "saves that are started out of order");
   last_save_ = number;
   // Set before the save gets its first request, and therefore before the save ends. The thread is joined before the
   // SaveThread is dropped.
   const auto thread = std::make_shared<SaveThread*>();
-  auto tell_end = [this, number, thread](Result<commit::RankSaveReport> result) {  // (3)
-    send_at_once({{{number, (*thread)->progress()}}});                             // the last progress sent may be old
+  auto report_end = [this, number, thread](Result<commit::RankSaveReport> result) {  // (3)
+    send_at_once({{{number, (*thread)->progress()}}});  // the last progress sent may be old
+    tell_end(number, result);
     OutcomeMessage ended{number};
     if (result) {
       ended.outcome = encode_report(*result);
@@ -207,8 +209,12 @@ Result<void> WriterServer::start_save(std::uint64_t number) {
     (void)!write(wake_.get(), &one, sizeof one);
   };
   priority_.raise(number);
-  auto started =
-      SaveThread::start(order_, std::move(tell_end), [this, number] { priority_.lower_with_thread(number); });
+  SaveWriter::Written written;
+  if (message.reports_written || events::is_heard()) {
+    written = [this, message](const WrittenFiles& files) { report_written(message, files); };
+  }
+  auto started = SaveThread::start(order_, {std::move(report_end), std::move(written)},
+                                   [this, number] { priority_.lower_with_thread(number); });
   if (!started) {
     priority_.lower(number);
     send(MessageKind::kEnded, {number, std::move(started).error()});
@@ -248,6 +254,12 @@ Result<void> WriterServer::handle_begin(const os::Message& message) {
   begin.request.arena = arena->second;
   SaveThread* const save = find(begin.save);
   if (save == nullptr) return {};
+  if (events::is_heard()) {
+    const SaveRequest& request = begin.request;
+    const std::lock_guard lock(events_mutex_);
+    events_[begin.save] = events::Operation::begin(EventOperation::kSave,
+                                                   {request.directory, request.place.rank, request.place.count}, true);
+  }
   save->begin(std::move(begin.request));
   return {};
 }
@@ -255,6 +267,25 @@ Result<void> WriterServer::handle_begin(const os::Message& message) {
 void WriterServer::send(MessageKind kind, const OutcomeMessage& message) {
   // A dead trainer receives nothing; other code detects the death.
   (void)socket_.send(static_cast<std::uint32_t>(kind), encode(message));
+}
+
+void WriterServer::report_written(const StartMessage& message, const WrittenFiles& written) {
+  if (message.reports_written) {
+    const std::string bytes = encode(WrittenMessage{message.save, written.bytes, written.time});
+    (void)socket_.send(static_cast<std::uint32_t>(MessageKind::kWritten), bytes);
+  }
+  const std::lock_guard lock(events_mutex_);
+  const auto found = events_.find(message.save);
+  if (found != events_.end())
+    found->second.step_of(written.process_id, EventKind::kWritten, written.time, written.bytes);
+}
+
+void WriterServer::tell_end(std::uint64_t save, const Result<commit::RankSaveReport>& result) {
+  const std::lock_guard lock(events_mutex_);
+  const auto found = events_.find(save);
+  if (found == events_.end()) return;
+  result ? found->second.end(EventKind::kCommitted, result->bytes_written) : found->second.fail(result.error());
+  events_.erase(found);
 }
 
 void WriterServer::watch_saves() {

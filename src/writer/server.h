@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "events/operation.h"
 #include "os/fd.h"
 #include "os/message_socket.h"
 #include "staging/arena.h"
@@ -41,9 +42,12 @@ class WriterServer {
   Result<void> handle_layout(os::Message message);
   Result<void> handle_claim(const os::Message& message);
   Result<void> handle_begin(const os::Message& message);
-  Result<void> start_save(std::uint64_t save);
+  Result<void> start_save(const StartMessage& message);
+  void report_written(const StartMessage& message, const WrittenFiles& written);
   SaveThread* find(std::uint64_t save);
   void send(MessageKind kind, const OutcomeMessage& message);
+  // Ends the save's events of this process, which go into the trace.
+  void tell_end(std::uint64_t save, const Result<commit::RankSaveReport>& result);
   // Advances the age of the saves' calls into the storage. Without a trainer, gives up saves whose calls hang.
   void watch_saves();
   void send_progress();
@@ -74,6 +78,8 @@ class WriterServer {
   std::array<std::shared_ptr<const StagedLayout>, kLayoutSlots> layouts_;  // shared with saves
   std::uint64_t last_save_ = 0;
   std::map<std::uint64_t, std::shared_ptr<SaveThread>> saves_;  // started, and not yet known to have ended
+  std::mutex events_mutex_;
+  std::map<std::uint64_t, events::Operation> events_;  // of the saves that have begun, if the process writes a trace
   std::mutex ended_mutex_;
   std::vector<std::uint64_t> ended_;  // numbers of saves; each save's thread is about to return
 };

@@ -133,7 +133,7 @@ ThreadWriter::~ThreadWriter() {
   for (const auto& thread : state_->threads) thread->join();
 }
 
-Result<std::unique_ptr<WriterSave>> ThreadWriter::start(Ended ended) {
+Result<std::unique_ptr<WriterSave>> ThreadWriter::start(Ended ended, Written written) {
   if (state_->process != getpid()) return of_a_fork();
   const std::lock_guard lock(state_->mutex);
   state_->join_ended();
@@ -142,7 +142,8 @@ Result<std::unique_ptr<WriterSave>> ThreadWriter::start(Ended ended) {
     CAIRN_TRY_ASSIGN(state_->watch, os::start_thread<std::jthread>("to watch the saves", judge));
   }
   const auto lower_priority = [priority = state_->priority] { os::set_priority(priority); };
-  CAIRN_TRY_ASSIGN(auto thread, SaveThread::start(state_->order, std::move(ended), lower_priority, state_->open));
+  CAIRN_TRY_ASSIGN(auto thread, SaveThread::start(state_->order, {std::move(ended), std::move(written)}, lower_priority,
+                                                  state_->open));
   state_->threads.push_back(thread);
   state_->started.notify_all();
   return std::unique_ptr<WriterSave>(std::make_unique<ThreadSave>(std::move(thread)));

@@ -29,7 +29,7 @@ class ThreadWriter final : public SaveWriter {
   ThreadWriter(const ThreadWriter&) = delete;
   ThreadWriter& operator=(const ThreadWriter&) = delete;
 
-  Result<std::unique_ptr<WriterSave>> start(Ended ended) override;
+  Result<std::unique_ptr<WriterSave>> start(Ended ended, Written written = {}) override;
 
  private:
   struct State;

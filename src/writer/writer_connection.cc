@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/attempt.h"
+#include "events/listeners.h"
 #include "os/call_within.h"
 #include "os/real_path.h"
 #include "os/start_thread.h"
@@ -89,7 +90,9 @@ Result<void> WriterConnection::send(MessageKind kind, std::string_view bytes) {
   return socket_.send(static_cast<std::uint32_t>(kind), bytes);
 }
 
-Result<std::shared_ptr<WriterConnection::Save>> WriterConnection::start(SaveWriter::Ended ended) {
+Result<std::shared_ptr<WriterConnection::Save>> WriterConnection::start(SaveWriter::Ended ended,
+                                                                        SaveWriter::Written written) {
+  const bool reports_written = written && events::has_subscriber();  // the process writes its own trace
   const std::lock_guard in_order(order_);
   auto save = std::make_shared<Save>();  // shared with its client
   {
@@ -97,12 +100,13 @@ Result<std::shared_ptr<WriterConnection::Save>> WriterConnection::start(SaveWrit
     if (lost_) return *lost_;
     save->number = ++last_save_;
     save->ended = std::move(ended);
+    save->written = std::move(written);
     save->deadlines.progress = options_.deadline;
     if (saves_.empty()) last_received_ = watched_;
     saves_.emplace(save->number, save);
   }
   // If the process is dead, the connection's thread ends the save.
-  (void)send(MessageKind::kStart, encode_number(save->number));
+  (void)send(MessageKind::kStart, encode(StartMessage{save->number, reports_written}));
   return save;
 }
 
@@ -266,6 +270,11 @@ Result<void> WriterConnection::handle(const os::Message& message) {
     handle_progress(progress);
     return {};
   }
+  if (kind == MessageKind::kWritten) {
+    CAIRN_TRY_ASSIGN(const WrittenMessage written, decode_written_message(message.bytes));
+    handle_written(written);
+    return {};
+  }
   CAIRN_TRY_ASSIGN(OutcomeMessage outcome, decode_outcome_message(message.bytes));
   switch (kind) {
     case MessageKind::kReady: {
@@ -287,6 +296,17 @@ void WriterConnection::handle_progress(const ProgressMessage& progress) {
     Save& save = *found->second;
     save.progress = report;
   }
+}
+
+void WriterConnection::handle_written(const WrittenMessage& message) {
+  SaveWriter::Written report;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = saves_.find(message.save);
+    if (found == saves_.end()) return;
+    report = found->second->written;
+  }
+  if (report) report({message.bytes, message.time, child_.id()});
 }
 
 void WriterConnection::handle_answer(OutcomeMessage message) {

@@ -49,6 +49,7 @@ class WriterConnection {
   struct Save {
     std::uint64_t number = 0;
     SaveWriter::Ended ended;
+    SaveWriter::Written written;
     // Shared with the stager; kept until the save's end, when the arena is free.
     std::shared_ptr<staging::Arena> arena;
     std::optional<DeadSave> place;              // set once the save may have left files in the storage
@@ -63,7 +64,7 @@ class WriterConnection {
   // Sends the arena before the first save that uses the arena.
   Result<void> prepare(const std::shared_ptr<staging::Arena>& arena);
   // kUnavailable once the process is lost.
-  Result<std::shared_ptr<Save>> start(SaveWriter::Ended ended);
+  Result<std::shared_ptr<Save>> start(SaveWriter::Ended ended, SaveWriter::Written written);
   Result<commit::SaveTicket> claim(Save& save, const ClaimRequest& request, const std::function<void()>& meanwhile);
   Result<void> begin(Save& save, const SaveRequest& request);
   Result<void> staged(Save& save);
@@ -81,6 +82,7 @@ class WriterConnection {
   Result<void> receive_all();
   Result<void> handle(const os::Message& message);
   void handle_progress(const ProgressMessage& progress);
+  void handle_written(const WrittenMessage& message);
   void handle_answer(OutcomeMessage message);
   void handle_end(OutcomeMessage message);
   // The reason for which the process is to be killed, or nullopt.

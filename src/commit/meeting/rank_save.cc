@@ -110,6 +110,7 @@ Result<RankSaveReport> RankSave::finish(std::vector<data_file::ImageFile> files,
   std::uint64_t bytes = 0;
   for (const data_file::ImageFile& file : files) bytes += file.image->file_bytes();
   impl_->member.progress.bytes_total = bytes;
+  impl_->member.written = options.written;
   Result<RankSaveReport> report = Error(ErrorCode::kInternal, "the coordinator has no commit plan");
   if (impl_->follower) {
     report = impl_->follower->follow(std::move(files), options);

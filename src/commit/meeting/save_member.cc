@@ -33,6 +33,7 @@ Result<std::vector<std::uint32_t>> SaveMember::write(std::vector<data_file::Imag
   // A follower agrees to the commit with its last file in place. The coordinator's decisive step is its own commit.
   if (!place.is_coordinator() && fence != nullptr) CAIRN_TRY(fence->begin_decisive_step());
   CAIRN_TRY(files.publish(names, options.durability));
+  if (written) written(progress.bytes_written);
   return trailers;
 }
 

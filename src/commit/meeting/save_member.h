@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,6 +39,7 @@ struct RankSaveOptions {
   data_file::WriteOptions write;
   // A rank counts as lost if its lease shows no heartbeat, or no progress, for longer, or if the rank never came.
   SaveDeadlines deadlines;
+  std::function<void(std::uint64_t bytes)> written = {};  // called when this rank's files have their final names
 };
 
 struct RankSaveReport {
@@ -67,7 +69,8 @@ struct SaveMember {
   SaveTicket ticket;
   ProgressTracker progress;
   RankPlace place;
-  SaveFence* fence = nullptr;  // owned by the caller
+  SaveFence* fence = nullptr;                        // owned by the caller
+  std::function<void(std::uint64_t bytes)> written;  // of RankSaveOptions
   SaveMarks marks;
   RankFiles files;
   std::vector<std::string> names;  // of this rank's files

@@ -1,8 +1,8 @@
-#include "checkpoint/step_in_name.h"
+#include "core/step_in_name.h"
 
 #include <gtest/gtest.h>
 
-namespace cairn::checkpointer {
+namespace cairn {
 namespace {
 
 TEST(StepInName, IsTheLastNumber) {
@@ -19,4 +19,4 @@ TEST(StepInName, IsMissingWithoutANumberThatFits) {
 }
 
 }  // namespace
-}  // namespace cairn::checkpointer
+}  // namespace cairn

@@ -1,4 +1,4 @@
-#include "checkpoint/step_in_name.h"
+#include "core/step_in_name.h"
 
 #include <cstddef>
 #include <string>
@@ -6,7 +6,7 @@
 
 #include "core/whole_number.h"
 
-namespace cairn::checkpointer {
+namespace cairn {
 
 std::optional<std::uint64_t> step_in_name(const std::filesystem::path& directory) {
   constexpr std::size_t kDigitsMax = 18;
@@ -21,4 +21,4 @@ std::optional<std::uint64_t> step_in_name(const std::filesystem::path& directory
   return whole_number<std::uint64_t>(std::string_view(name).substr(first, count));
 }
 
-}  // namespace cairn::checkpointer
+}  // namespace cairn

@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <optional>
 
-namespace cairn::checkpointer {
+namespace cairn {
 
 // The last number in the name: 120 of `step-120`. Nullopt if the name holds no number, or a last number of over 18
 // digits.
 std::optional<std::uint64_t> step_in_name(const std::filesystem::path& directory);
 
-}  // namespace cairn::checkpointer
+}  // namespace cairn
