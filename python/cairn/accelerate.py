@@ -9,16 +9,16 @@ __all__ = ["training_state"]
 
 
 def training_state(accelerator: Any) -> dict[str, Any]:
-    """Returns a state dict of the models, optimizers, schedules, and gradient scaler that `accelerator` has prepared, of
-    its registered objects, and of the random states of each rank. Call it after ``prepare()``; one result serves all
-    saves and loads::
+    """Returns a state dict of the models, optimizers, schedules and gradient scaler that `accelerator` has prepared,
+    its registered objects, and the random states of each rank. Call it after ``prepare()``; one result serves all saves
+    and loads::
 
         state = cairn.accelerate.training_state(accelerator)
         with cairn.CheckpointManager("runs/7", save_every=1000, keep_last=3) as manager:
             done = manager.restore(state) or 0
 
-    The entries read and fill the training itself. The weights and the state of the optimizers lie under the names of the
-    parameters, for every kind of wrapper. The position in the data is not part of the state: see
+    The entries read and fill the training itself. The weights and the states of the optimizers lie under the names of
+    the parameters, for every kind of wrapper but DeepSpeed. The position in the data is not part of the state: see
     ``accelerator.skip_first_batches``.
     """
     models = list(accelerator._models)

@@ -45,16 +45,16 @@ class ManagedCheckpoints(_Checkpoint):  # type: ignore[misc]
         if checkpoints.preempted:
             sys.exit(75)
 
-    `settings` are the keywords of :class:`cairn.CheckpointManager`. The manager lives from the callback's ``setup``, when
-    Lightning has the process group, to the end of ``fit``; :attr:`manager` is then the last one, closed.
+    `settings` are the keywords of :class:`cairn.CheckpointManager`. The manager lives from the callback's ``setup``,
+    when Lightning has the process group, to the end of ``fit``; :attr:`manager` is then the last one, closed.
 
     A step is an optimizer step, as in ``trainer.global_step``. The checkpoint has all that Lightning saves, and the
     random states of each rank, but not the hyperparameters, which the program gives again. A save waits for the
     validation of its step; `metrics` are the numbers of ``trainer.callback_metrics``. The last step is saved too.
 
-    ``fit`` resumes from the newest good checkpoint below `root`. While there is none, ``fit(ckpt_path=...)`` starts from
-    a checkpoint of Lightning. `load_options` are those of :func:`cairn.load`, for example ``{"allow_pickle": True}`` if
-    callbacks save objects of classes.
+    ``fit`` resumes from the newest good checkpoint below `root`. While there is none, ``fit(ckpt_path=...)`` starts
+    from a checkpoint of Lightning. `load_options` are those of :func:`cairn.load`, for example
+    ``{"allow_pickle": True}`` if callbacks save objects of classes.
 
     Lightning's own handlers of SIGTERM and of Slurm's signal are not installed: the manager stops the run.
     """

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import importlib
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -12,15 +13,14 @@ from cairn._torch_names import modules
 from cairn._training_state import LaterEntry, training_entries
 from cairn.errors import InvalidArgument, NotFound
 from cairn.managed_run import CheckpointManager
-from transformers import TrainerCallback
-from transformers.trainer_callback import ExportableState
 
 __all__ = ["ManagedCheckpoints"]
 
+_callbacks: Any = importlib.import_module("transformers.trainer_callback")  # has no types
 _STATE_FILE = "trainer_state.json"  # transformers.trainer.TRAINER_STATE_NAME, whose import takes seconds
 
 
-class ManagedCheckpoints(TrainerCallback):  # type: ignore[misc]
+class ManagedCheckpoints(_callbacks.TrainerCallback):  # type: ignore[misc]
     """A callback for the Trainer of Transformers: the checkpoints of the run below `root`, by a CheckpointManager.
 
     ::
@@ -144,7 +144,7 @@ class ManagedCheckpoints(TrainerCallback):  # type: ignore[misc]
         methods = {
             "_load_from_checkpoint": lambda *_, **__: None,
             "_load_optimizer_and_scheduler": lambda *_, **__: self._load(folder),
-            "_load_rng_state": lambda *_, **__: self._random and self._random.put(),
+            "_load_rng_state": lambda *_, **__: self._set_random_states(),
         }
         vars(trainer).update(methods)
         try:
@@ -167,6 +167,10 @@ class ManagedCheckpoints(TrainerCallback):  # type: ignore[misc]
             self._begin_at(step, entries["trainer"], folder)
             raise _AnotherStepError
 
+    def _set_random_states(self) -> None:
+        if self._random is not None:
+            self._random.put()
+
 
 class _AnotherStepError(Exception):
     """The Trainer has prepared itself for the step of a checkpoint that is damaged."""
@@ -175,7 +179,11 @@ class _AnotherStepError(Exception):
 def _state_text(trainer: Any) -> str:
     """The Trainer's state, with those of its callbacks, as ``trainer_state.json`` has them."""
     state = dataclasses.asdict(trainer.state)
-    exported = [part for part in [*trainer.callback_handler.callbacks, trainer.control] if isinstance(part, ExportableState)]
+    exported = [
+        part
+        for part in [*trainer.callback_handler.callbacks, trainer.control]
+        if isinstance(part, _callbacks.ExportableState)
+    ]
     by_name: dict[str, list[Any]] = {}
     for part in exported:
         by_name.setdefault(type(part).__name__, []).append(part.state())
