@@ -7,23 +7,29 @@ Works with the packages ``lightning`` and ``pytorch_lightning``, and with every 
 import contextlib
 import importlib
 import importlib.util
+import itertools
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from cairn._calls.save import save
 from cairn._torch_names import modules
 from cairn._training_state import LaterEntry, ModelEntry, OptimizerEntry, RandomEntry
+from cairn._whole_state import read
 from cairn.errors import InvalidArgument
 from cairn.managed_run import CheckpointManager
+from cairn.retention import remove_checkpoint
 
-__all__ = ["ManagedCheckpoints"]
+__all__ = ["CheckpointIO", "ManagedCheckpoints"]
 
 # Classes of `lightning` and of `pytorch_lightning` are different. A Trainer asks for its own.
 _ALONE = "pytorch_lightning" in sys.modules and "lightning" not in sys.modules
 _PACKAGE = "pytorch_lightning" if _ALONE or importlib.util.find_spec("lightning") is None else "lightning.pytorch"
 _Checkpoint: Any = importlib.import_module(f"{_PACKAGE}.callbacks").Checkpoint
+_TorchCheckpointIO: Any = importlib.import_module(f"{_PACKAGE}.plugins.io").TorchCheckpointIO
 _ARGUMENTS_OF_THE_PROGRAM = (
     "hparams_name",
     "hyper_parameters",
@@ -156,6 +162,57 @@ class ManagedCheckpoints(_Checkpoint):  # type: ignore[misc]
         """Gives Lightning back its methods."""
         vars(trainer._signal_connector).pop("register_signal_handlers", None)
         vars(trainer._checkpoint_connector).pop("resume_start", None)
+
+
+class CheckpointIO(_TorchCheckpointIO):  # type: ignore[misc]
+    """A plugin for the Trainer's other calls: ``ckpt_path`` may name a checkpoint of a :class:`ManagedCheckpoints`.
+
+    ::
+
+        trainer = Trainer(plugins=[cairn.lightning.CheckpointIO()])
+        trainer.test(module, ckpt_path="runs/7/step-5000")
+
+    ``trainer.save_checkpoint`` and ``ModelCheckpoint`` make checkpoints of Cairn; rank 0 saves, and the call returns
+    when the checkpoint is durable. Files of Lightning are loaded as without the plugin. Not for strategies that save
+    in shards, which use no plugin. A checkpoint in shards is loaded whole, on the CPU.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        if storage_options is not None:
+            raise InvalidArgument("Cairn has no storage options", actual=repr(storage_options))
+        weights = {"state_dict": checkpoint["state_dict"]}
+        rest = {name: value for name, value in checkpoint.items() if name != "state_dict"}
+        optimizers = rest.pop("optimizer_states", None)
+        if optimizers is not None:
+            weights |= {f"optimizer_{index}": optimizer for index, optimizer in enumerate(optimizers)}
+        save({**weights, "lightning": (rest,)}, checkpoint_id=path, no_dist=True)
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        if not (Path(path) / ".metadata").is_file():
+            loaded: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only)
+            return loaded
+        state = read(path)
+        names = itertools.takewhile(state.__contains__, (f"optimizer_{index}" for index in itertools.count()))
+        optimizers = [_by_number(state[name]) for name in names]
+        (rest,) = state["lightning"]
+        return {**rest, "state_dict": state["state_dict"], "optimizer_states": optimizers}
+
+    def remove_checkpoint(self, path: Any) -> None:
+        if (Path(path) / ".metadata").is_file():
+            remove_checkpoint(path)
+        else:
+            super().remove_checkpoint(path)
+
+
+def _by_number(optimizer: dict[str, Any]) -> dict[str, Any]:
+    """The state of an optimizer as its ``load_state_dict`` needs it, with numbers for the names of parameters."""
+    names = [name for group in optimizer["param_groups"] for name in group["params"]]
+    numbers = {name: number for number, name in enumerate(names)}
+    groups = [{**group, "params": [numbers[name] for name in group["params"]]} for group in optimizer["param_groups"]]
+    return {
+        "state": {numbers[name]: value for name, value in optimizer.get("state", {}).items()},
+        "param_groups": groups,
+    }
 
 
 def _tensors(trainer: Any) -> dict[str, Any]:
