@@ -56,7 +56,8 @@ class ManagedCheckpoints(_Checkpoint):  # type: ignore[misc]
 
     A step is an optimizer step, as in ``trainer.global_step``. The checkpoint has all that Lightning saves, and the
     random states of each rank, but not the hyperparameters, which the program gives again. A save waits for the
-    validation of its step; `metrics` are the numbers of ``trainer.callback_metrics``. The last step is saved too.
+    validation of its step. The metrics of a checkpoint are those of ``trainer.callback_metrics`` that belong to its
+    step. The last step is saved too.
 
     ``fit`` resumes from the newest good checkpoint below `root`. While there is none, ``fit(ckpt_path=...)`` starts
     from a checkpoint of Lightning. `load_options` are those of :func:`cairn.load`, for example
@@ -122,16 +123,16 @@ class ManagedCheckpoints(_Checkpoint):  # type: ignore[misc]
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         loop = trainer.fit_loop.epoch_loop
         if not loop._should_check_val_fx(trainer.fit_loop._data_fetcher):
-            self._end_step(trainer)
+            self._end_step(trainer, validated=False)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self._end_step(trainer)
+            self._end_step(trainer, validated=True)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         last = trainer.global_step
         if last and not self.preempted and last not in self.manager.steps():
-            self._save(trainer, force=True)
+            self._save(trainer, _metrics_of_training(trainer), force=True)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         self._release(trainer)
@@ -143,19 +144,18 @@ class ManagedCheckpoints(_Checkpoint):  # type: ignore[misc]
         if self._manager is not None:
             self._manager.__exit__(type(exception), exception, None)
 
-    def _end_step(self, trainer: Any) -> None:
+    def _end_step(self, trainer: Any, *, validated: bool) -> None:
         if trainer.global_step == self._step:  # gradients are accumulated
             return
         self._step = trainer.global_step
         if self.manager.should_save(self._step):
-            self._save(trainer)
+            self._save(trainer, trainer.callback_metrics if validated else _metrics_of_training(trainer))
         if self.manager.preempted:
             trainer.should_stop = True
             trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None  # they would go on
             trainer.limit_val_batches = 0  # a stop would validate first
 
-    def _save(self, trainer: Any, *, force: bool = False) -> None:
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    def _save(self, trainer: Any, metrics: Mapping[str, Any], *, force: bool = False) -> None:
         self.manager.save(trainer.global_step, lambda: _state(trainer), metrics, force=force)
 
     def _release(self, trainer: Any) -> None:
@@ -202,6 +202,13 @@ class CheckpointIO(_TorchCheckpointIO):  # type: ignore[misc]
             remove_checkpoint(path)
         else:
             super().remove_checkpoint(path)
+
+
+def _metrics_of_training(trainer: Any) -> Mapping[str, Any]:
+    """Those of ``trainer.callback_metrics`` that are not of the last validation, and so of an earlier step."""
+    results = trainer.fit_loop.epoch_loop._results
+    metrics: Mapping[str, Any] = results.metrics(on_step=True)["callback"]
+    return metrics
 
 
 def _by_number(optimizer: dict[str, Any]) -> dict[str, Any]:

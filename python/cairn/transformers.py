@@ -36,8 +36,8 @@ class ManagedCheckpoints(_callbacks.TrainerCallback):  # type: ignore[misc]
 
     A step is an optimizer step, as in ``trainer.state.global_step``. The checkpoint has the model, the optimizer, the
     schedule, the gradient scaler, the Trainer's state with those of its callbacks, and the random states of each rank.
-    A save waits for the log and the evaluation of its step; `metrics` are the newest numbers of the log. The last step
-    is saved too. `load_options` are those of :func:`cairn.load`.
+    A save waits for the log and the evaluation of its step; its metrics are the numbers logged at this
+    step. The last step is saved too. `load_options` are those of :func:`cairn.load`.
 
     Parameters lie under their names, for every kind of wrapper but DeepSpeed. The Trainer's own checkpoints, with the
     model as ``from_pretrained`` needs it, are made by ``trainer.save_model()``, or beside these with a `save_strategy`.
@@ -116,7 +116,7 @@ class ManagedCheckpoints(_callbacks.TrainerCallback):  # type: ignore[misc]
 
     def _save(self, state: Any, *, force: bool = False) -> None:
         entries = self._entries()
-        self.manager.save(state.global_step, entries, _newest_numbers(state.log_history), force=force)
+        self.manager.save(state.global_step, entries, _logged_numbers(state), force=force)
 
     def _entries(self) -> dict[str, Any]:
         trainer = self._trainer
@@ -191,11 +191,13 @@ def _state_text(trainer: Any) -> str:
     return json.dumps({**state, "stateful_callbacks": callbacks}, sort_keys=True)
 
 
-def _newest_numbers(log: list[dict[str, Any]]) -> dict[str, float]:
-    newest: dict[str, Any] = {}
-    for entry in log:
-        newest |= entry
-    return {name: float(value) for name, value in newest.items() if isinstance(value, (int, float))}
+def _logged_numbers(state: Any) -> dict[str, float]:
+    """The numbers in the log of this step."""
+    logged: dict[str, Any] = {}
+    for entry in state.log_history:
+        if entry.get("step") == state.global_step:
+            logged |= entry
+    return {name: float(value) for name, value in logged.items() if isinstance(value, (int, float))}
 
 
 if not TYPE_CHECKING:  # for names that a later torch may have in a module of this name

@@ -88,7 +88,7 @@ def play(play: Play) -> Ended:
 def validate_best(play: Play) -> tuple[float, float]:
     """Returns the loss that the callback has stored with its best checkpoint, and that of a new module with it."""
     names: dict[str, Any] = {"cairn": cairn, "Trainer": Trainer, "module": Module(), "steps": play.steps}
-    names["settings"] = settings(play.strategy)
+    names["settings"] = settings(play.strategy) | {"val_check_interval": 4, "check_val_every_n_epoch": None}
     managed_program.run_code("lightning_run.py", names)
     names["module"] = Module()
     managed_program.run_code("lightning_best.py", names)
