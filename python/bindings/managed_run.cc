@@ -242,7 +242,7 @@ class PythonManagedRun {
 
  private:
   nb::object collectives_;
-  std::function<bool()> poll_;  // of the call under way
+  std::function<bool()> poll_;       // of the call under way
   std::unique_ptr<ManagedRun> run_;  // also after close(), for the listing
   bool is_closed_ = false;
 };
