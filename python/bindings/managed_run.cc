@@ -148,7 +148,7 @@ class PythonManagedRun {
   }
 
   ManagedRun& run() {
-    if (run_ == nullptr) throw Error(ErrorCode::kInvalidArgument, "the CheckpointManager is closed");
+    if (is_closed_) throw Error(ErrorCode::kInvalidArgument, "the CheckpointManager is closed");
     return *run_;
   }
 
@@ -209,19 +209,19 @@ class PythonManagedRun {
   }
 
   std::vector<std::uint64_t> steps() {
-    return call([&] { return run().steps(); });
+    return call([&] { return run_->steps(); });
   }
   std::optional<std::uint64_t> latest_step() {
-    return call([&] { return run().latest_step(); });
+    return call([&] { return run_->latest_step(); });
   }
   std::optional<std::uint64_t> best_step(const std::string& metric, bool largest) {
     const auto order = largest ? RetentionRule::Best::Order::kMax : RetentionRule::Best::Order::kMin;
-    return call([&] { return run().best_step(metric, order); });
+    return call([&] { return run_->best_step(metric, order); });
   }
   std::map<std::string, double> metrics(std::uint64_t step) {
-    return call([&] { return run().metrics(step); });
+    return call([&] { return run_->metrics(step); });
   }
-  nb::bytes directory_of(std::uint64_t step) { return to_bytes(run().directory_of(step)); }
+  nb::bytes directory_of(std::uint64_t step) { return to_bytes(run_->directory_of(step)); }
 
   nb::tuple report() {
     const ManagedRunReport report = run().report();
@@ -231,20 +231,20 @@ class PythonManagedRun {
   }
 
   void close() {
-    if (run_ == nullptr) return;
+    if (std::exchange(is_closed_, true)) return;
     Result<void> closed;
     {
       const nb::gil_scoped_release released;
       closed = run_->close();
-      run_.reset();
     }
     unwrap(std::move(closed));
   }
 
  private:
   nb::object collectives_;
-  std::function<bool()> poll_;  // of the call under way
-  std::unique_ptr<ManagedRun> run_;
+  std::function<bool()> poll_;       // of the call under way
+  std::unique_ptr<ManagedRun> run_;  // also after close(), for the listing
+  bool is_closed_ = false;
 };
 
 }  // namespace

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsFloat
 
 from cairn import _engine
 from cairn._async import pending_saves
@@ -118,7 +118,8 @@ class CheckpointManager:
 
     A root has one manager at a time. Raises Unavailable if a living process manages `root`: at once if it is on this
     host, at the first save if it is on another host. All ranks of `process_group` make the same calls in the same order
-    with the same steps, from one thread. `preempt`, `report` and the listing may be called from any thread and rank.
+    with the same steps, from one thread. `preempt`, `report` and the listing may be called from any thread and rank;
+    `report` and the listing also after close().
     """
 
     def __init__(  # noqa: PLR0913 - keywords, each with a default
@@ -209,7 +210,7 @@ class CheckpointManager:
         self,
         step: int,
         state: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
-        metrics: Mapping[str, float] | None = None,
+        metrics: Mapping[str, SupportsFloat] | None = None,
         *,
         notes: Mapping[str, Any] | None = None,
         force: bool = False,
@@ -219,7 +220,8 @@ class CheckpointManager:
 
         All ranks call save() after each step. `state` is a state dict as for :func:`cairn.async_save`, or a function
         that makes it, called only for a save. `metrics` and `notes`, which must be JSON, are stored with the checkpoint
-        (:attr:`cairn.Checkpoint.notes`), as given by rank 0. A metric that is not finite is left out, with a warning.
+        (:attr:`cairn.Checkpoint.notes`), as given by rank 0. A metric may be a tensor of one element, which is read
+        only for a save. A metric that is not finite is left out, with a warning.
 
         Waits for the end of the save before. A failed save is counted (`failures_in_a_row`), and its future has the
         error. Raises InvalidArgument and Unsupported at once if the state can't be saved. With the save of a stop, the
@@ -369,7 +371,7 @@ def _is_damage(error: Exception) -> bool:
     return all(isinstance(failure, _DAMAGE) for failure in failures)
 
 
-def _numbers(metrics: Mapping[str, float] | None) -> dict[str, float]:
+def _numbers(metrics: Mapping[str, SupportsFloat] | None) -> dict[str, float]:
     return {str(name): float(value) for name, value in (metrics or {}).items()}
 
 

@@ -28,10 +28,10 @@ def run(
     return done.stdout
 
 
-def torchrun(ranks: int, *command: str | Path, timeout: float) -> str:
+def torchrun(ranks: int, *command: str | Path, timeout: float, python: str | Path = sys.executable) -> str:
     """Returns the output of a job of `ranks` processes, whose last collective call every rank must have passed before
     the job's last line is printed. Fails unless the job succeeds, or torch alone has failed, at its exit."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    launcher = [str(python), "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     words = [*launcher, *(str(part) for part in command)]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=timeout)
     is_of_gloo = _ABORT_OF_GLOO in done.stderr and "exitcode: -6" in done.stderr

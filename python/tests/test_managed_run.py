@@ -245,6 +245,21 @@ def test_a_root_has_one_manager(tmp_path: Path) -> None:
     cairn.CheckpointManager(tmp_path).close()
 
 
+def test_a_closed_manager_lists_the_root(tmp_path: Path) -> None:
+    with cairn.CheckpointManager(tmp_path, save_every=2) as manager:
+        for step in range(1, 7):
+            manager.save(step, state_of(step), metrics={"loss": torch.tensor(abs(step - 4.0))})
+    assert manager.steps() == [2, 4, 6]
+    assert manager.latest_step() == 6
+    assert manager.best_step("loss") == 4
+    assert manager.metrics(6) == {"loss": 2.0}
+    assert manager.directory_of(6) == str(tmp_path / "step-6")
+    for call in (lambda: manager.save(7, state_of(7)), lambda: manager.restore({}), manager.preempt):
+        with pytest.raises(cairn.InvalidArgument, match="closed"):
+            call()
+    cairn.CheckpointManager(tmp_path).close()
+
+
 KILLED = """
 import os, signal, sys, torch, cairn
 manager = cairn.CheckpointManager(sys.argv[1], save_every=5)

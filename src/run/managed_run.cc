@@ -69,6 +69,8 @@ Result<void> check(const ManagedRunOptions& options) {
 }
 
 // A text of parts that hold no 0 byte.
+Error closed_error() { return {ErrorCode::kInvalidArgument, "the run is closed"}; }
+
 std::string joined(const std::vector<std::string>& parts) {
   std::string text;
   for (const std::string& part : parts) text += part + '\0';
@@ -215,6 +217,7 @@ std::uint64_t ManagedRun::resumed() {
 }
 
 Result<Due> ManagedRun::due(std::uint64_t step) {
+  if (impl_->is_closed) return closed_error();
   if (impl_->last_due && impl_->last_due->first == step) return impl_->last_due->second;
   if (impl_->ranks.is_coordinator() && impl_->clock.is_due()) impl_->agreement->request(run::kSaveRequest);
   CAIRN_TRY_ASSIGN(const run::Requests requests, impl_->agreement->cross(step, impl_->options.interrupted));
@@ -230,6 +233,7 @@ Result<Due> ManagedRun::due(std::uint64_t step) {
 }
 
 Result<void> ManagedRun::request_stop() {
+  if (impl_->is_closed) return closed_error();
   if (impl_->ranks.size() > 1 && impl_->options.store == nullptr) {
     return Error(ErrorCode::kUnsupported, "the ranks can't agree on the step of a stop without a store");
   }
@@ -325,6 +329,7 @@ ManagedRunReport ManagedRun::report() const {
 Result<void> ManagedRun::close() {
   if (impl_->is_of_a_fork() || std::exchange(impl_->is_closed, true)) return {};
   impl_->signals.reset();
+  impl_->agreement.reset();  // its thread reads the store, which may end before this object
   if (impl_->removal != nullptr) impl_->removal->end(!impl_->is_stopping);
   impl_->removal.reset();
   return impl_->lease != nullptr ? impl_->lease->remove() : Result<void>();
