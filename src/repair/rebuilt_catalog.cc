@@ -179,7 +179,8 @@ std::vector<LostElements> find_lost_elements(const Catalog& catalog, std::size_t
   std::vector<LostElements> lost;
   for (const CatalogTensor& tensor : catalog.tensors) {
     const plan::TensorChunks chunks{tensor.fqn, tensor.shape, tensor.boxes, {}};
-    if (plan::validate_chunks(chunks, plan::Coverage::kWhole)) continue;
+    const bool is_lost_scalar = tensor.shape.empty() && tensor.chunk_count() == 0;  // which validate_chunks() passes
+    if (!is_lost_scalar && plan::validate_chunks(chunks, plan::Coverage::kWhole)) continue;
     if (auto found = lost_elements_of(tensor)) lost.push_back(*std::move(found));
     if (lost.size() == count_max) break;
   }

@@ -18,6 +18,8 @@
 #include "commit/lease.h"
 #include "commit/leftovers.h"
 #include "commit/metadata_in_place.h"
+#include "commit/private_folder.h"
+#include "commit/storage_clock.h"
 #include "format/dcp/metadata_template.h"
 #include "format/manifest/notes.h"
 #include "repair/found_saves.h"
@@ -55,6 +57,7 @@ class Repair {
       std::unique_ptr<storage::StorageLock> lock;
       if (!options_.dry_run) {
         CAIRN_TRY_ASSIGN(lock, storage_.lock());  // (1)
+        CAIRN_TRY(remove_empty_folders());
       }
       CAIRN_TRY_ASSIGN(const bool is_saved_into, commit::has_living_save(storage_));
       if (is_saved_into) return under_way();
@@ -66,6 +69,7 @@ class Repair {
   }
 
  private:
+  Result<void> remove_empty_folders();
   Result<void> restore_metadata(const storage::StorageLock* lock);
   Result<void> rebuild(const storage::StorageLock* lock);
   Result<void> rebuild_from(const SaveFiles& save, const storage::StorageLock* lock);
@@ -97,6 +101,17 @@ class Repair {
   std::vector<std::string> named_;  // the data files of metadata that a dry run would write
   RepairReport report_;
 };
+
+// A process that died between the making of its folder and its lease would look alive for minutes. A living process
+// makes the folder anew.
+Result<void> Repair::remove_empty_folders() {
+  CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage_.list());
+  for (const storage::ListedFile& file : files) {
+    if (!file.is_folder || !commit::save_id_of_folder(file.name) || !storage_.join_folder(file.name)) continue;
+    (void)commit::is_dead_save(storage_, file.name, commit::StorageClock::of_this_host());
+  }
+  return {};
+}
 
 // The files that the other metadata files of the directory name.
 Result<checkpointer::FileNames> Repair::files_of_others() const {
