@@ -72,14 +72,15 @@ Result<void> look_again(const storage::Storage& storage, const SaveId& mine, con
   return Error(ErrorCode::kUnavailable, "the lock of the directory was lost; nothing was replaced, repair again");
 }
 
-Result<void> commit_in(storage::Storage& storage, const std::string& folder, const MetadataReplacement& replacement,
-                       const SaveId& mine, const storage::StorageLock* lock, Replaced& replaced) {
+Result<void> commit_in(storage::Storage& storage, const commit::SaveIdentity& identity,
+                       const MetadataReplacement& replacement, const storage::StorageLock* lock, Replaced& replaced) {
+  const std::string folder = commit::folder_of_save(identity);
   const std::string sealed = folder + "/" + std::string(kSealedName);
   CAIRN_TRY(storage.create_whole(sealed, replacement.bytes, Durability::kDurable));  // (4)
   if (replacement.keeps_time) set_time_of_youngest(replacement, sealed, replaced.warnings);
   CAIRN_TRY(storage.sync(folder));
   CAIRN_TRY(storage.sync());
-  CAIRN_TRY(look_again(storage, mine, lock));  // (5a)
+  CAIRN_TRY(look_again(storage, identity.save_id, lock));  // (5a)
   if (replacement.had_file) {
     CAIRN_TRY_ASSIGN(replaced.damaged_name, keep_broken(storage, replacement));
   }
@@ -97,7 +98,7 @@ Result<Replaced> replace_metadata(storage::Storage& storage, const MetadataRepla
   Result<void> committed;
   {
     CAIRN_TRY_ASSIGN(const commit::Lease lease, commit::Lease::take_with_folder(storage, identity));  // (1)
-    committed = commit_in(storage, folder, replacement, identity.save_id, lock, replaced);
+    committed = commit_in(storage, identity, replacement, lock, replaced);
   }
   commit::remove_private_folder(storage, folder, replaced.warnings);  // (7)
   if (!committed) return std::move(committed).error();
