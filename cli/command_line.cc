@@ -86,6 +86,7 @@ CommandLine::CommandLine() : tool_("Looks at checkpoints of Cairn and of torch.d
   clean->get_option("directory")->type_name("ROOT");
   clean->add_flag("--dry-run", arguments_.dry_run, "change nothing, and print what would be removed");
   clean->add_flag("--json", arguments_.json, kForPrograms);
+  add_repair();
   add_prune();
   add_rm_and_pins();
   CLI::App* doctor = add_command_on_directory(
@@ -126,6 +127,23 @@ void CommandLine::add_watch() {
   watch->add_flag("--until-idle", arguments_.until_idle,
                   "end when no process works on a save; exit code 1 if one ended without its checkpoint");
   watch->add_flag("--json", arguments_.json, "print a line of JSON for each look, for programs");
+}
+
+void CommandLine::add_repair() {
+  RepairingOptions& given = arguments_.repairing;
+  CLI::App* repair = add_command_on_directory(
+      "repair", "Rebuilds lost or broken metadata from the data files, and removes the files of dead saves",
+      "the checkpoint");
+  repair->footer(
+      footer_of("repair",
+                "Exit codes: 0 the checkpoint is good, or was repaired without loss, 1 data are lost, or the "
+                "metadata was not rebuilt, 2 usage, 3 no checkpoint there, or the system prevents the repair."));
+  repair->add_flag("--partial", given.partial, "also write metadata for what is left, if data files are missing");
+  repair->add_option("--save", given.save, "the save to make the checkpoint, if the files of several are there")
+      ->type_name("ID");
+  repair->add_option("--rank", given.rank, "repair the metadata of a rank that saved alone")->type_name("R");
+  repair->add_flag("--dry-run", arguments_.dry_run, "change nothing, and print what would be done");
+  repair->add_flag("--json", arguments_.json, "print JSON for programs");
 }
 
 void CommandLine::add_prune() {

@@ -11,13 +11,14 @@
 #include "conversion.h"
 #include "outcome.h"
 #include "pruning.h"
+#include "repairing.h"
 
 namespace cairn::cli {
 
 struct Arguments {
   std::filesystem::path directory;
   std::vector<std::filesystem::path> directories = {};  // of `verify`, `rm`, `pin` and `unpin`
-  bool dry_run = false;                                 // of `clean`, `prune` and `rm`
+  bool dry_run = false;                                 // of `clean`, `repair`, `prune` and `rm`
   bool json = false;
   bool follow_links = false;
   std::filesystem::path other = {};   // the second checkpoint of `diff`
@@ -36,6 +37,7 @@ struct Arguments {
   std::filesystem::path target = {};  // of `convert` and `reshard`
   ConversionOptions conversion = {};
   PruningOptions pruning = {};
+  RepairingOptions repairing = {};
   std::string note = {};        // of `pin`
   double interval_seconds = 1;  // of `watch`
   bool until_idle = false;
@@ -59,6 +61,7 @@ class CommandLine {
  private:
   CLI::App* add_command(const char* name, const char* description);
   void add_verify();
+  void add_repair();
   void add_prune();
   void add_watch();
   void add_rm_and_pins();

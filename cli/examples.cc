@@ -7,7 +7,7 @@
 namespace cairn::cli {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 19> kExamples{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 20> kExamples{{
     {"ls",
      "  cairn ls run                        the checkpoints of a folder, with the newest\n"
      "  cairn ls run/step-9                 the keys of a checkpoint\n"
@@ -32,6 +32,10 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 19> kExample
     {"clean",
      "  cairn clean run --dry-run           what would be removed\n"
      "  cairn clean run"},
+    {"repair",
+     "  cairn repair run/step-9 --dry-run   what is lost, and what would be done\n"
+     "  cairn repair run/step-9\n"
+     "  cairn repair run/step-9 --partial   although data files are missing"},
     {"prune",
      "  cairn prune run --keep-last 3 --keep-every 10000 --dry-run     what would be removed\n"
      "  cairn prune run --keep-last 3 --keep-every 10000\n"

@@ -22,6 +22,7 @@
 #include "outcome.h"
 #include "pinning.h"
 #include "pruning.h"
+#include "repairing.h"
 #include "status.h"
 #include "tracing.h"
 #include "verification.h"
@@ -59,6 +60,9 @@ Outcome run(const std::vector<std::string>& words, std::string& command) {
   }
   if (line.command() == "verify") return cairn::cli::verify(given.directories, given.json, given.follow_links);
   if (line.command() == "clean") return cairn::cli::clean(given.directory, given.dry_run, given.json);
+  if (line.command() == "repair") {
+    return cairn::cli::repair(given.directory, given.repairing, given.dry_run, given.json);
+  }
   if (line.command() == "prune") {
     return cairn::cli::prune(given.directory, given.pruning, given.dry_run, given.json);
   }

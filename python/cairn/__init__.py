@@ -5,8 +5,9 @@ of DCP's modules, as Cairn's own object or as torch's, and reads and writes the 
 DCP in programs that must not be changed; :func:`report` lists the calls that used the engine. ``open`` and ``verify``
 examine a checkpoint, ``read`` returns its state, ``diff`` compares two, and ``convert`` copies one into another format;
 ``latest``, ``checkpoints`` and ``saves_in_flight`` find the checkpoints from which a job can resume; ``prune`` and
-``remove_checkpoint`` remove checkpoints, ``pin`` protects a checkpoint from both, and ``clean`` removes the files of
-dead saves; ``simulate_run`` shows how often a run should save. These functions, and ``import cairn``, need no torch.
+``remove_checkpoint`` remove checkpoints, ``pin`` protects a checkpoint from both, ``clean`` removes the files of dead
+saves, and ``repair`` rebuilds lost metadata; ``simulate_run`` shows how often a run should save. These functions, and
+``import cairn``, need no torch.
 
 Every error is a :class:`cairn.Error` that names key, file and offset, and also the matching built-in exception
 (``FileNotFoundError``, ``ValueError``, ...).
@@ -58,6 +59,7 @@ from cairn.in_flight import (
     saves_in_flight,
 )
 from cairn.progress import Progress
+from cairn.repairing import FoundSave, LostElements, RepairReport, repair
 from cairn.retention import (
     KeptCheckpoint,
     PruneReport,
@@ -95,6 +97,7 @@ __all__ = [
     "Error",
     "FileSystemReader",
     "FileSystemWriter",
+    "FoundSave",
     "HuggingFaceStorageReader",
     "HuggingFaceStorageWriter",
     "IgnoredKeysWarning",
@@ -106,6 +109,7 @@ __all__ = [
     "LoadPlan",
     "LoadPlanner",
     "LoadedKeys",
+    "LostElements",
     "Metadata",
     "MissingKey",
     "NoSpace",
@@ -118,6 +122,7 @@ __all__ = [
     "QuantizedHuggingFaceStorageReader",
     "ReadItem",
     "RemovedCheckpoint",
+    "RepairReport",
     "Replaced",
     "RunReport",
     "SaveFuture",
@@ -164,6 +169,7 @@ __all__ = [
     "random_states",
     "read",
     "remove_checkpoint",
+    "repair",
     "report",
     "save",
     "save_state_dict",

@@ -96,6 +96,10 @@ from cairn.in_flight import saves_in_flight as saves_in_flight
 from cairn.managed_run import CheckpointManager as CheckpointManager
 from cairn.managed_run import RunReport as RunReport
 from cairn.progress import Progress as Progress
+from cairn.repairing import FoundSave as FoundSave
+from cairn.repairing import LostElements as LostElements
+from cairn.repairing import RepairReport as RepairReport
+from cairn.repairing import repair as repair
 from cairn.retention import KeptCheckpoint as KeptCheckpoint
 from cairn.retention import PruneReport as PruneReport
 from cairn.retention import RemovedCheckpoint as RemovedCheckpoint

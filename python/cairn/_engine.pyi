@@ -424,6 +424,22 @@ def clean(
     root: bytes, dry_run: bool, /
 ) -> tuple[list[tuple[bytes, str, list[tuple[str, int]]]], list[str], list[Any]]: ...
 
+# The fields of cairn.repairing.RepairReport up to missing_files, and the lists after it.
+def repair(
+    directory: bytes, dry_run: bool, partial: bool, save: str, rank: int | None, /
+) -> tuple[
+    tuple[Literal["good", "rebuilt", "unusable", "data lost", "none"], bool, str | None, int, int, int, str, int],
+    tuple[
+        list[str],
+        list[tuple[str, tuple[int, ...], int | None, list[tuple[tuple[int, ...], tuple[int, ...]]]]],
+        list[str],
+        list[tuple[str, int, int | None, bool]],
+        list[tuple[str, list[tuple[str, int]]]],
+        list[str],
+        list[Any],
+    ],
+]: ...
+
 # Directory, step, save id, number of files, bytes, was_interrupted, keeps_directory, warnings.
 _RemovedCheckpoint = tuple[bytes, int | None, str | None, int, int, bool, bool, list[str]]
 

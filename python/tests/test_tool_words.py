@@ -13,7 +13,7 @@ from tool import OK, UNREADABLE, USAGE, run, text_of, tool
 import cairn
 
 COMMANDS = [
-    *("ls", "inspect", "verify", "diff", "cat", "status", "watch", "clean", "prune"),
+    *("ls", "inspect", "verify", "diff", "cat", "status", "watch", "clean", "repair", "prune"),
     *("rm", "pin", "unpin", "doctor", "bench", "trace", "convert", "reshard"),
     *("completion", "help"),
 ]
@@ -35,7 +35,7 @@ COMMANDS = [
         (["ls", "--colour", "d"], "no option '--colour'\n"),
         (
             [],
-            "a command is needed: ls, inspect, verify, diff, cat, status, watch, clean, prune, rm, pin, unpin, doctor, ",
+            "a command is needed: ls, inspect, verify, diff, cat, status, watch, clean, repair, prune, rm, pin, unpin, ",
         ),
     ],
 )

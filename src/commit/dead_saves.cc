@@ -62,11 +62,12 @@ bool is_gone(const storage::Storage& storage, const std::string& folder) {
 
 }  // namespace
 
-Result<bool> has_living_save(const storage::Storage& storage) {
+Result<bool> has_living_save(const storage::Storage& storage, const std::optional<SaveId>& except) {
   CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage.list());
   std::optional<Error> unknown;
   for (const storage::ListedFile& file : files) {
-    if (!save_of(file)) continue;
+    const std::optional<FoundSave> save = save_of(file);
+    if (!save || save->save_id == except) continue;
     const Result<bool> run_out = lease_has_run_out(storage, file.name, StorageClock::of_this_host());
     if (run_out && !*run_out) return true;
     if (!run_out && run_out.error().code() != ErrorCode::kNotFound && !unknown) unknown = run_out.error();

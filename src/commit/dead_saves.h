@@ -6,6 +6,7 @@
 
 #include <cairn/result.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,8 +34,8 @@ struct RemovedSaves {
 // nothing, and reports the files that a call with kDo would remove, by the clock of this host.
 Result<RemovedSaves> remove_dead_saves(storage::Storage& storage, Removal removal);
 
-// Whether a save into the directory is under way, by the clock of this host. An error if no save is known to be alive,
-// and a lease can't be read.
-Result<bool> has_living_save(const storage::Storage& storage);
+// Whether a save into the directory, other than `except`, is under way, by the clock of this host. An error if no save
+// is known to be alive, and a lease can't be read.
+Result<bool> has_living_save(const storage::Storage& storage, const std::optional<SaveId>& except = std::nullopt);
 
 }  // namespace cairn::commit
