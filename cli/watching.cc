@@ -109,6 +109,7 @@ void show(SavesWatch& watch, LiveLines& lines, bool as_json) {
   const std::vector<EndedSave> ended = watch.take_ended();
   if (as_json) return print_at_once(watch.json(ended));
   std::vector<std::string> lasting;
+  lasting.reserve(ended.size());
   for (const EndedSave& end : ended) lasting.push_back(line_of(end));
   lines.show(lasting, watch.lines(lines.columns()));
 }

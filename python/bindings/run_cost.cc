@@ -15,13 +15,14 @@
 namespace cairn::python {
 namespace {
 
-// `costs`: seconds by which a save delays the training, until it is durable, and of a restart. `failures`: the times of
-// the failures, the mean time between random ones, the expected one, and the seed. `bounds` is of the automatic
-// interval.
-nb::tuple replay_run(double work, const nb::tuple& costs, const nb::tuple& failures, std::optional<double> interval,
-                     const nb::tuple& bounds, double elapsed_max) {
+// `lengths`: the work, and the elapsed time at which a run is given up, in seconds. `costs`: seconds by which a save
+// delays the training, until it is durable, and of a restart. `failures`: the times of the failures, the mean time
+// between random ones, the expected one, and the seed. `bounds` is of the automatic interval.
+nb::tuple replay_run(const nb::tuple& lengths, const nb::tuple& costs, const nb::tuple& failures,
+                     std::optional<double> interval, const nb::tuple& bounds) {
   SimulatedRun run;
-  run.work = work;
+  run.work = nb::cast<double>(lengths[0]);
+  run.elapsed_max = nb::cast<double>(lengths[1]);
   run.costs = {nb::cast<double>(costs[0]), nb::cast<double>(costs[1]), nb::cast<double>(costs[2])};
   run.failures = nb::cast<std::vector<double>>(failures[0]);
   run.between_failures = nb::cast<double>(failures[1]);
@@ -29,7 +30,6 @@ nb::tuple replay_run(double work, const nb::tuple& costs, const nb::tuple& failu
   run.seed = nb::cast<std::uint64_t>(failures[3]);
   run.interval = interval;
   run.bounds = {nb::cast<double>(bounds[0]), nb::cast<double>(bounds[1])};
-  run.elapsed_max = elapsed_max;
   Result<RunReport> replayed = Error(ErrorCode::kInternal, "not replayed");
   {
     const nb::gil_scoped_release released;
@@ -43,7 +43,7 @@ nb::tuple replay_run(double work, const nb::tuple& costs, const nb::tuple& failu
 }  // namespace
 
 void bind_run_cost(nb::module_& module) {
-  module.def("simulate_run", &replay_run, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg());
+  module.def("simulate_run", &replay_run, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
 }
 
 }  // namespace cairn::python

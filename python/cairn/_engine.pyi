@@ -527,12 +527,11 @@ class ManagedRun:
     def close(self) -> None: ...
 
 def simulate_run(
-    work: float,
+    lengths: tuple[float, float],
     costs: tuple[float, float, float],
     failures: tuple[Sequence[float], float, float, int],
     interval: float | None,
     bounds: tuple[float, float],
-    elapsed_max: float,
     /,
 ) -> tuple[float, float, float, float, float, int, int, bool, float]: ...
 

@@ -69,12 +69,11 @@ def simulate_run(  # noqa: PLR0913 - keywords, each with a default
     durable = save_seconds if durable_seconds is None else durable_seconds
     return SimulatedRun(
         *_engine.simulate_run(
-            work_days * _DAY_SECONDS,
+            (work_days * _DAY_SECONDS, most_days * _DAY_SECONDS),
             (save_seconds, durable, restart_seconds),
             (times, between, expected_between_failures_days * _DAY_SECONDS, seed),
             None if interval == "auto" else float(interval),
             interval_bounds,
-            most_days * _DAY_SECONDS,
         )
     )
 

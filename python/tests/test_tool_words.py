@@ -35,7 +35,7 @@ COMMANDS = [
         (["ls", "--colour", "d"], "no option '--colour'\n"),
         (
             [],
-            "a command is needed: ls, inspect, verify, diff, cat, status, watch, clean, repair, prune, rm, pin, unpin, ",
+            "a command is needed: ls, inspect, verify, diff, cat, status, watch, clean, repair, prune, rm, pin, ",
         ),
     ],
 )
