@@ -6,7 +6,8 @@ Torchrun runs `NAME_job.py` with two ranks, on CPUs over gloo; the job plays `tr
 packages of PyPI beyond tools/requirements.txt. `NAME_alone.txt` lists packages to install without dependencies, which
 could include a different torch. The packages go to build/clients/NAME, an environment on top of .venv: the environments
 share the torch of .venv. `NAME_unpacked.txt` lists wheels for Python 3.12, whose Python modules run on earlier versions
-too: they are unpacked into build/clients/NAME.unpacked, without their dependencies.
+too: they are unpacked into build/clients/NAME.unpacked, without their dependencies. pytest runs the tests of
+`NAME_runs.py` after the job.
 """
 
 import argparse
@@ -89,6 +90,10 @@ def try_client(name: str) -> dict[str, Any]:
             timeout=HANG_SECONDS,
             check=True,
         )
+        tests = HERE / f"{name}_runs.py"
+        if tests.exists():
+            pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests]
+            subprocess.run(pytest, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, check=True)
     return json.loads((folder / "rank-0.json").read_text())
 
 

@@ -1,27 +1,26 @@
-"""The code of docs/clients.md for managed runs of the Trainer of Transformers, in an environment with Transformers."""
+"""Tests of the code of docs/clients.md for managed runs of the Trainer of Transformers: ./dev clients transformers."""
 
 import json
 import os
 import sys
 from pathlib import Path
 
-import commands
 import pytest
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "tools"), str(Path(__file__).parent / "clients")]
+HERE = Path(__file__).parent
+TESTS = HERE.parent / "python/tests"
+sys.path[:0] = [str(HERE), str(TESTS), str(TESTS / "clients")]
 
-from layered_environment import layered_environment  # noqa: E402
+import commands  # noqa: E402
+from clients import environment_of  # noqa: E402
 from managed_program import Ended, Play  # noqa: E402
 
-PROGRAM = Path(__file__).parent / "clients/managed_transformers.py"
-pytestmark = pytest.mark.slow
+PROGRAM = TESTS / "clients/managed_transformers.py"
 
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    """The environment of ``./dev clients transformers``."""
-    return layered_environment(ROOT / "build/clients/transformers", {ROOT / "clients/transformers.txt": []})
+    return environment_of("transformers")
 
 
 def job(python: Path, ranks: int, folder: Path, play: Play) -> Ended:
