@@ -27,6 +27,7 @@
 #include "convert/replaceable_file.h"
 #include "convert/tied_tensors.h"
 #include "core/checked.h"
+#include "events/work.h"
 #include "format/torch_file/weights_only.h"
 
 namespace cairn {
@@ -270,6 +271,20 @@ class ConvertRun {
       : target_(target), options_(options), worker_(options.deadlines) {}
 
   Result<ConvertReport> run(const std::filesystem::path& from) {
+    work_ = events::Work::begin(WorkKind::kConvert, from.native());
+    Result<ConvertReport> report = take_steps(from);
+    work_.end(report.has_value());
+    return report;
+  }
+
+ private:
+  struct Opened {
+    std::filesystem::path target;  // behind links
+    std::shared_ptr<const ConvertInput> input;
+    std::vector<std::filesystem::path> missing_directories;  // before the conversion
+  };
+
+  Result<ConvertReport> take_steps(const std::filesystem::path& from) {
     worker_.set_interrupted([this] { return poll(); });
     CAIRN_TRY_ASSIGN(const Opened opened, open(from));
     input_ = opened.input;
@@ -284,20 +299,13 @@ class ConvertRun {
       return std::move(written).error();
     }
     worker_.leave();  // does not call `interrupted`, whose exception would hide the commit
-    if (options_.progress) options_.progress({report_.tensor_bytes, report_.tensor_bytes});
+    note_progress(report_.tensor_bytes);
     report_.conversions = input_->plan.conversions;
     add_warnings(*input_, options_, job.as_saved, report_);
     add_unseen_warning(std::move(job.unseen), report_);
     add_source_warnings(input_->source->checkpoint(), options_, report_);
     return std::move(report_);
   }
-
- private:
-  struct Opened {
-    std::filesystem::path target;  // behind links
-    std::shared_ptr<const ConvertInput> input;
-    std::vector<std::filesystem::path> missing_directories;  // before the conversion
-  };
 
   // Step 1. The task owns all that it uses: it may outlive the conversion.
   Result<Opened> open(const std::filesystem::path& from) {
@@ -350,8 +358,13 @@ class ConvertRun {
     worker_.finish();
   }
 
+  void note_progress(std::uint64_t bytes_done) const {
+    work_.set(bytes_done, report_.tensor_bytes);
+    if (options_.progress) options_.progress({bytes_done, report_.tensor_bytes});
+  }
+
   bool poll() {
-    if (options_.progress) options_.progress({input_ ? input_->source->bytes_done() : 0, report_.tensor_bytes});
+    note_progress(input_ ? input_->source->bytes_done() : 0);
     if (!options_.interrupted || !options_.interrupted()) return false;
     if (input_) input_->source->stop();
     return true;
@@ -361,6 +374,7 @@ class ConvertRun {
   const ConvertOptions& options_;
   std::shared_ptr<const ConvertInput> input_;  // null until the source is open
   ConvertReport report_;
+  events::Work work_;
   SaveWorker worker_;  // the last member: its destructor may call poll()
 };
 

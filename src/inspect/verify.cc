@@ -577,6 +577,7 @@ Result<VerifyReport> verify(const std::filesystem::path& directory, const Verify
     progress = [&options](std::uint64_t done, std::uint64_t total) { options.progress({done, total}); };
   }
   events::Operation events = events::Operation::begin(EventOperation::kVerify, {directory.native()});
+  progress = events.work().setter(std::move(progress));
   Result<VerifyReport> report =
       storage::watched_call({options.interrupted, std::move(progress), interrupted_error(), options.deadlines},
                             [directory, copied](Watch& watch) { return verify_watched(directory, copied, watch); });

@@ -49,6 +49,7 @@ struct WindowBuffers {
 struct BroadcastOptions : data_file::DeliveryOptions {
   bool direct_io = true;
   std::function<bool()> interrupted = {};  // as in LoadOptions
+  WorkCount* count = nullptr;              // as in ReadOptions
 };
 
 struct BroadcastOutcome {

@@ -20,6 +20,7 @@
 #include "commit/metadata_in_place.h"
 #include "commit/private_folder.h"
 #include "commit/storage_clock.h"
+#include "events/work.h"
 #include "format/dcp/metadata_template.h"
 #include "format/manifest/notes.h"
 #include "repair/found_saves.h"
@@ -373,7 +374,16 @@ Result<RepairReport> repair(const std::filesystem::path& directory, const Repair
   }
   const Result<std::unique_ptr<storage::Storage>> storage = storage::open_directory(directory);
   if (!storage) return explain(storage.error());
-  Result<RepairReport> report = Repair(directory, options, save, **storage).run();
+  const events::Work work = events::Work::begin(WorkKind::kRepair, directory.native(), events::Work::Unit::kFiles);
+  RepairOptions counting = options;
+  if (const std::shared_ptr<WorkCount> count = work.count()) {
+    counting.interrupted = [count, &options] {
+      count->add_done(1);
+      return options.interrupted && options.interrupted();
+    };
+  }
+  Result<RepairReport> report = Repair(directory, counting, save, **storage).run();
+  work.end(report.has_value());
   if (!report) return explain(std::move(report).error());
   return report;
 }
