@@ -46,7 +46,7 @@ TEST(Work, IsListedUntilItsEndIsTaken) {
   EXPECT_TRUE(watch.take(milliseconds(0)).empty());
 }
 
-TEST(Work, CountsWhatThreadsHaveDone) {
+TEST(Work, AddsTheCountsOfThreads) {
   ProgressWatch watch;
   const Work counted = begun_work();
   const Work measured = begun_work();
@@ -120,7 +120,7 @@ TEST(ProgressWatch, WaitsForABegin) {
   EXPECT_EQ(works.size(), 1u);
 }
 
-TEST(ProgressWatch, WaitsUntilItIsClosed) {
+TEST(ProgressWatch, WaitsUntilClose) {
   ProgressWatch watch;
   std::thread looking([&] { EXPECT_TRUE(watch.take(minutes(5)).empty()); });
   watch.close();
