@@ -93,6 +93,7 @@ class _TqdmBar:
 
 def _tqdm_class() -> Any:
     auto = importlib.import_module("tqdm.auto")
+    importlib.import_module("tqdm").tqdm.get_lock()  # the lock of all bars; a subclass would make one of its own
     # Without tqdm's thread, which would outlive the bar.
     return type("tqdm", (auto.tqdm,), {"monitor_interval": 0})
 

@@ -114,7 +114,8 @@ class ProgressDisplay:
         running: list[_Work] = []
         while True:
             closed = self._watch.is_closed()
-            works = [_Work(*fields) for fields in self._watch.take(round(self._wait_seconds(running) * 1000))]
+            wait = 0.0 if closed and not self._settled.is_set() else self._wait_seconds(running)
+            works = [_Work(*fields) for fields in self._watch.take(round(wait * 1000))]
             running = [work for work in works if work.succeeded is None]
             for work in works:
                 self._draw(work)
