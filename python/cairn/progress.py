@@ -6,6 +6,7 @@ thread. An exception of a drawing ends the bar, and is logged at DEBUG on the lo
 """
 
 import atexit
+import contextlib
 import logging
 import os
 import sys
@@ -143,8 +144,12 @@ class ProgressDisplay:
             with part(_Displays).drawing:
                 self._draw_bar(work)
         except Exception as error:
+            _log.debug("%s: the progress can't be shown", work.title, exc_info=error)
+            bar = self._bars.get(work.id)
             self._bars[work.id] = None
-            _log.debug("the progress of '%s' can't be shown", work.title, exc_info=error)
+            if bar is not None:
+                with contextlib.suppress(Exception):  # a bar of rich has hidden the cursor
+                    bar.end(work.amounts, "not shown further")
         if work.succeeded is not None:
             self._bars.pop(work.id, None)
 

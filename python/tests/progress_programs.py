@@ -145,17 +145,20 @@ def failure() -> None:
 
 def closed() -> None:
     """stderr is closed, before the first drawing and after it."""
-    display = cairn.show_progress("tqdm")
-    with hanging("pwrite", lambda: display._bars):
+    display = cairn.show_progress("lines")
+
+    def is_given_up() -> bool:
+        return bool(display._bars) and not bars_of(display)
+
+    with hanging("pwrite", is_given_up):
         sys.stderr.close()
         cairn.save(state(), checkpoint_id=FOLDER / "first")
     sys.stderr = os.fdopen(os.dup(1), "w")
 
     def close() -> bool:
-        if not bars_of(display):
-            return False
+        wait_for(lambda: is_drawn(display))
         sys.stderr.close()
-        wait_for(lambda: not bars_of(display))
+        wait_for(is_given_up)
         return True
 
     with hanging("pwrite", close):

@@ -3,10 +3,13 @@
 A call hangs until its bar was drawn: no test depends on the time that a call takes.
 """
 
+import fcntl
 import os
 import pty
+import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +40,7 @@ class Screen:
 
     def __init__(self) -> None:
         self._own, self.terminal = pty.openpty()
+        fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))  # tqdm looks at the rows
         self.text = ""
         self._reading = threading.Thread(target=self._read)
         self._reading.start()

@@ -27,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/work_count.h"
 #include "data_file/piece_delivery.h"
 #include "data_file/range_fetch.h"
 #include "data_file/read_pieces.h"
