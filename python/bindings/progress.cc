@@ -15,7 +15,7 @@
 namespace cairn::python {
 namespace {
 
-nb::tuple tuple_of(const WorkInProgress& work) {
+nb::tuple fields_of(const WorkInProgress& work) {
   const bool is_running = work.state == WorkInProgress::State::kRunning;
   const nb::object succeeded = is_running ? nb::none() : nb::cast(work.state == WorkInProgress::State::kSucceeded);
   return nb::make_tuple(work.id, to_str(name_of(work.kind)), to_str(name_of(work.unit)), to_bytes(work.directory),
@@ -33,14 +33,14 @@ class PythonProgressWatch {
   PythonProgressWatch(const PythonProgressWatch&) = delete;
   PythonProgressWatch& operator=(const PythonProgressWatch&) = delete;
 
-  nb::list take(std::uint64_t milliseconds) {
+  nb::list take(std::uint64_t time_ms) {
     std::vector<WorkInProgress> works;
     {
       const nb::gil_scoped_release released;
-      works = watch_->take(std::chrono::milliseconds(milliseconds));
+      works = watch_->take(std::chrono::milliseconds(time_ms));
     }
     nb::list result;
-    for (const WorkInProgress& work : works) result.append(tuple_of(work));
+    for (const WorkInProgress& work : works) result.append(fields_of(work));
     return result;
   }
   void close() {
