@@ -241,6 +241,18 @@ TEST_P(AsyncSaves, FailOnAllRanksIfOneHasNoState) {
   EXPECT_TRUE(!fs::exists(directory_) || fs::is_empty(directory_));
 }
 
+TEST_P(AsyncSaves, RefuseOptionsOfPlainSaves) {
+  AsyncCheckpointer checkpointer(options());
+  SampleState state(1);
+  AsyncSaveOptions model;
+  model.save.safetensors.emplace();
+  EXPECT_EQ(checkpointer.save(directory_, state.dict(), model).error().code(), ErrorCode::kUnsupported);
+  AsyncSaveOptions asking;
+  asking.save.before_commit = [] { return Result<void>(); };
+  EXPECT_EQ(checkpointer.save(directory_, state.dict(), asking).error().code(), ErrorCode::kUnsupported);
+  EXPECT_TRUE(!fs::exists(directory_) || fs::is_empty(directory_));
+}
+
 // Counts `part` in `text`.
 std::size_t count_of(std::string_view part, std::string_view text) {
   std::size_t count = 0;

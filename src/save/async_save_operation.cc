@@ -37,7 +37,7 @@
 #include "os/umask.h"
 #include "save/claim_options.h"
 #include "save/held_parts.h"
-#include "save/notes_option.h"
+#include "save/option_checks.h"
 #include "save/plan_exchange.h"
 #include "save/save_messages.h"
 #include "save_plan/local_plans.h"
@@ -159,7 +159,7 @@ PlanningRank AsyncSaveOperation::planning() { return {ranks_, options_.save, ite
 // Step 1.
 Result<Vote> AsyncSaveOperation::prepare(const Result<const StateDict*>& state) {
   if (!state) return state.error();
-  CAIRN_TRY(check_notes_of(options_.save));
+  CAIRN_TRY(check_asynchronous(options_.save));
   if (options_.save.alone_as_rank && ranks_.size() > 1) {
     return Error(ErrorCode::kInvalidArgument, "alone_as_rank can't be combined with collectives");
   }

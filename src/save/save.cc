@@ -43,7 +43,7 @@
 #include "save/held_parts.h"
 #include "save/model_claim.h"
 #include "save/model_layout.h"
-#include "save/notes_option.h"
+#include "save/option_checks.h"
 #include "save/plan_exchange.h"
 #include "save/rank_writer.h"
 #include "save/save_calls.h"
