@@ -180,8 +180,10 @@ Result<Vote> AsyncSaveOperation::prepare(const Result<const StateDict*>& state) 
   if (ranks_.size() == 1 && !options_.save.alone_as_rank) shared->parts_warning = warning_of_parts(**state);
   writer::SaveWriter::Written report_written;
   if (events_.is_told()) {
-    report_written = [shared](const writer::WrittenFiles& written) {
-      shared->events.step_of(written.process_id, EventKind::kWritten, written.time, written.bytes);
+    // Weak: shared->save keeps the function. The function of the outcome keeps the state alive until the save ends.
+    report_written = [weak = std::weak_ptr(shared)](const writer::WrittenFiles& written) {
+      const auto alive = weak.lock();
+      if (alive) alive->events.step_of(written.process_id, EventKind::kWritten, written.time, written.bytes);
     };
   }
   shared->events = std::move(events_);
