@@ -23,7 +23,7 @@ TEST(ProgressBar, FitsTheTerminal) {
   }
 }
 
-TEST(ProgressBar, ShowsTheRateAndTheRemainingTime) {
+TEST(ProgressBar, ShowsRateAndRemainingTime) {
   using Seconds = std::chrono::duration<double>;
   constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
   EXPECT_EQ(rate_text(kGiB, 3 * kGiB, Seconds(4)), "  256.0 MiB/s, 0:08 left");

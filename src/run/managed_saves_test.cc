@@ -98,7 +98,7 @@ class ManagedSaves : public testing::Test {
 
 using Steps = std::vector<std::uint64_t>;
 
-TEST_F(ManagedSaves, KeepAndResume) {
+TEST_F(ManagedSaves, KeepTheLastAndResume) {
   CheckpointManagerOptions keeping = options();
   keeping.run.keep = RetentionRule{.last = 2};
   save_steps(9, keeping);
@@ -134,7 +134,7 @@ TEST_F(ManagedSaves, DamageLeadsToAnOlderOne) {
   EXPECT_EQ(manager.restore(state.dict()).error().code(), ErrorCode::kCorrupt);
 }
 
-TEST_F(ManagedSaves, OtherErrorsDoNot) {
+TEST_F(ManagedSaves, RestoreRaisesOtherErrors) {
   save_steps(4, options());
   auto manager = CheckpointManager::open(root_, options()).value();
   State other(7, 0);

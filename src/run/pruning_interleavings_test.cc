@@ -285,39 +285,39 @@ const auto kSecond = std::pair(fs::path("step-2"), save_of(2, 1));
 
 const auto kThird = std::pair(fs::path("step-3"), save_of(3, 1));
 
-TEST(PruningInterleavings, OfTwoManagers) {
+TEST(PruningInterleavings, TwoManagersPrune) {
   CAIRN_SKIP_WITH_SANITIZER();
   EXPECT_EQ(violation_in({{kFirst, kSecond, kThird}, {{.prunes = true}, {.prunes = true}}}), "");
 }
 
-TEST(PruningInterleavings, OfTwoManagersWithAFailure) {
+TEST(PruningInterleavings, TwoManagersAndAFailure) {
   CAIRN_SKIP_WITH_SANITIZER();
   EXPECT_EQ(violation_in({{kFirst, kSecond}, {{.prunes = true, .may_fail = true}, {.prunes = true}}}), "");
 }
 
-TEST(PruningInterleavings, WithAFailure) {
+TEST(PruningInterleavings, PruneWithAFailure) {
   EXPECT_EQ(violation_in({{kFirst, kSecond, kThird}, {{.prunes = true, .may_fail = true}}}), "");
 }
 
-TEST(PruningInterleavings, BesideASave) {
+TEST(PruningInterleavings, PruneBesideASave) {
   EXPECT_EQ(violation_in({{kFirst, kSecond}, {{.prunes = true}, {.save = kThird}}}), "");
 }
 
-TEST(PruningInterleavings, BesideAnOverwriteOfAnOldCheckpoint) {
+TEST(PruningInterleavings, PruneBesideAnOverwrite) {
   const auto overwrite = std::pair(kFirst.first, save_of(1, 2));
   EXPECT_EQ(violation_in({{kFirst, kSecond}, {{.prunes = true}, {.save = overwrite}}}), "");
 }
 
-TEST(PruningInterleavings, BesideASaveWithAFailure) {
+TEST(PruningInterleavings, FailingPruneBesideASave) {
   CAIRN_SKIP_WITH_SANITIZER();
   EXPECT_EQ(violation_in({{kFirst}, {{.prunes = true, .may_fail = true}, {.save = kSecond}}}), "");
 }
 
-TEST(PruningInterleavings, BesideAPin) {
+TEST(PruningInterleavings, PruneBesideAPin) {
   EXPECT_EQ(violation_in({{kFirst, kSecond}, {{.prunes = true}, {.pin = kFirst.first}}}), "");
 }
 
-TEST(PruningInterleavings, OfTwoManagersThatSave) {
+TEST(PruningInterleavings, TwoManagersPruneAndSave) {
   CAIRN_SKIP_WITH_SANITIZER();
   EXPECT_EQ(violation_in({{kFirst}, {{.save = kSecond, .prunes = true}, {.save = kThird, .prunes = true}}}), "");
 }

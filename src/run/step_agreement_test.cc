@@ -33,7 +33,7 @@ class Training {
   const std::uint64_t lead_max_;
 };
 
-TEST(StepAgreement, OfOneRankIsItsNextStep) {
+TEST(StepAgreement, OneRankStopsAtItsNextStep) {
   const auto agreement = StepAgreement::start({}).value();
   EXPECT_EQ(agreement->cross(1, {}).value(), 0U);
   agreement->request(kStopRequest);

@@ -37,7 +37,7 @@ int load_step(ModelStorage& disk) {
   return target.step();
 }
 
-TEST(Crash, AtAnyOperationLeavesTheOldOrTheNewCheckpoint) {
+TEST(Crash, LeavesTheOldOrNewCheckpoint) {
   for (std::uint64_t crash_at = 0;; ++crash_at) {
     bool crashed = false;
     for (std::uint64_t seed = 0; seed < 20; ++seed) {
@@ -81,7 +81,7 @@ std::optional<writer::DeadSave> save_and_be_killed(ModelStorage& disk, std::uint
 
 // The writer process is killed at each operation of a save. The clean-up of the dead save then has, at each operation
 // of the clean-up, a power failure or a failed operation.
-TEST(Crash, WhileADeadSaveIsSettledLeavesTheOldOrTheNewCheckpoint) {
+TEST(Crash, CleanUpLeavesOldOrNew) {
   std::uint64_t settled = 0;
   for (std::uint64_t kill_at = 0;; ++kill_at) {
     bool killed = false;
@@ -114,7 +114,7 @@ TEST(Crash, WhileADeadSaveIsSettledLeavesTheOldOrTheNewCheckpoint) {
   EXPECT_GT(settled, 0u);
 }
 
-TEST(Crash, OfTheFirstSaveLeavesAllOrNothing) {
+TEST(Crash, FirstSaveLeavesAllOrNothing) {
   for (std::uint64_t crash_at = 0;; ++crash_at) {
     SCOPED_TRACE(testing::Message() << "crash_at=" << crash_at);
     ModelStorage disk;
@@ -128,7 +128,7 @@ TEST(Crash, OfTheFirstSaveLeavesAllOrNothing) {
   }
 }
 
-TEST(Crash, AFailedOperationFailsTheSaveAndLeavesTheOldCheckpoint) {
+TEST(Crash, FailedOperationKeepsCheckpoint) {
   for (std::uint64_t number = 0;; ++number) {
     SCOPED_TRACE(testing::Message() << "number=" << number);
     ModelStorage disk;

@@ -169,7 +169,7 @@ TEST_F(SaveEvents, StepsOfEachRank) {
   }
 }
 
-TEST_F(SaveEvents, StepsOfALoad) {
+TEST_F(SaveEvents, StepsOfASuccessfulLoad) {
   ASSERT_TRUE(save(directory_, state_.dict()));
   (void)take();
   SampleState target(0);
@@ -229,7 +229,7 @@ TEST_F(SaveEvents, SeparateStepsOfASave) {
   EXPECT_EQ(events[0].cause->code(), ErrorCode::kCancelled);
 }
 
-TEST_F(SaveEvents, RemovalByARule) {
+TEST_F(SaveEvents, RemovalByARetentionRule) {
   ASSERT_TRUE(save(directory_, state_.dict()));
   ASSERT_TRUE(save(scratch_.path() / "step-41", state_.dict()));
   (void)take();

@@ -57,7 +57,7 @@ void crash_everywhere(const ModelClaimOptions& first, const ModelClaimOptions& s
   }
 }
 
-TEST(ModelCrash, ACrashAtAnyOperationLeavesAWholeModel) {
+TEST(ModelCrash, LeavesAWholeModelAnywhere) {
   ModelClaimOptions set, alone;
   alone.kind = Kind::kAlone;
   crash_everywhere(set, set);
@@ -66,7 +66,7 @@ TEST(ModelCrash, ACrashAtAnyOperationLeavesAWholeModel) {
   crash_everywhere(alone, alone);
 }
 
-TEST(ModelCrash, ACrashAtAnyOperationWithShardsLosesNoModel) {
+TEST(ModelCrash, LosesNoModelToShards) {
   ModelClaimOptions set, alone, shards;
   alone.kind = Kind::kAlone;
   shards.kind = Kind::kShards;
@@ -121,7 +121,7 @@ void crash_while_saves_overlap(const ModelClaimOptions& options, bool kill_the_e
   }
 }
 
-TEST(ModelCrash, OfOverlappingSavesOfAJobTheLaterCommitsAfterTheEarlier) {
+TEST(ModelCrash, OverlappingSavesKeepTheOrder) {
   for (const Kind kind : {Kind::kIndexed, Kind::kAlone, Kind::kShards}) {
     SCOPED_TRACE(static_cast<int>(kind));
     crash_while_saves_overlap(of_kind(kind), false);
