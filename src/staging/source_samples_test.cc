@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <limits>
@@ -80,7 +81,7 @@ TEST_F(SamplesOfTensors, NameTheKeyOfAWrittenTensor) {
     for (std::uint64_t seed = 0; seed < 20; ++seed) {
       const auto all = items();
       const SourceSamples samples = SourceSamples::take(all, seed);
-      for (std::byte& byte : memories_[written]) byte ^= std::byte{1};
+      std::fill(memories_[written].begin(), memories_[written].end(), memories_[written][0] ^ std::byte{1});
       const Result<void> copied = copy(all, samples, 2);
       ASSERT_FALSE(copied);
       EXPECT_EQ(copied.error().code(), ErrorCode::kInvalidArgument);
