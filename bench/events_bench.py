@@ -58,7 +58,7 @@ def _counts(program: Path, scratch: Path, listener: str, kind: str, saves: int) 
 
 
 def events_lines(by_figure: dict[str, dict[str, list[float]]]) -> list[str]:
-    """Returns the rows; of several rounds and turns, the least. In parentheses the part more than without a listener."""
+    """Returns the rows; of several rounds and turns, the least. In parentheses: more than without a listener."""
     lines = []
     for figure, columns in by_figure.items():
         if figure.startswith("events of "):
