@@ -62,6 +62,7 @@ Result<std::vector<WrittenFile>> write_streams(ConvertJob& job, RankPart part, s
                                                 return check_consumed(*input, as_saved);
                                               }));
   for (const WrittenFile& file : written) job.report.bytes_written += file.size;
+  job.events.step(EventKind::kWritten, job.report.bytes_written);
   return written;
 }
 
@@ -269,7 +270,7 @@ class ConvertRun {
   ConvertRun(const std::filesystem::path& target, const ConvertOptions& options)
       : target_(target), options_(options), worker_(options.deadlines) {}
 
-  Result<ConvertReport> run(const std::filesystem::path& from) {
+  Result<ConvertReport> run(const std::filesystem::path& from, events::Operation& events) {
     worker_.set_interrupted([this] { return poll(); });
     CAIRN_TRY_ASSIGN(const Opened opened, open(from));
     input_ = opened.input;
@@ -278,7 +279,8 @@ class ConvertRun {
     report_.tensors = input_->tensors;
     report_.values = input_->plan.keys.size() - input_->tensors;
     report_.tensor_bytes = input_->tensor_bytes;
-    ConvertJob job{options_, target_, input_, worker_, report_};
+    events.step(EventKind::kPlanned);
+    ConvertJob job{options_, target_, input_, worker_, report_, events};
     if (Result<void> written = write(job); !written) {
       withdraw(opened.missing_directories);
       return std::move(written).error();
@@ -369,9 +371,16 @@ class ConvertRun {
 
 Result<ConvertReport> convert(const std::filesystem::path& source, const std::filesystem::path& target,
                               const ConvertOptions& options) {
-  Result<ConvertReport> report = checkpointer::ConvertRun(target, options).run(source);
-  if (report) return report;
-  return std::move(report).error().while_doing("converting '" + source.string() + "' to '" + target.string() + "'");
+  events::Operation events = events::Operation::begin(EventOperation::kConvert, {target.native()});
+  Result<ConvertReport> report = checkpointer::ConvertRun(target, options).run(source, events);
+  if (!report) {
+    report = std::move(report).error().while_doing("converting '" + source.string() + "' to '" + target.string() + "'");
+    events.fail(report.error());
+    return report;
+  }
+  events.end(EventKind::kCommitted, report->bytes_written);
+  events::add_trace_problem(report->warnings);
+  return report;
 }
 
 }  // namespace cairn

@@ -116,7 +116,7 @@ struct AsyncSaveOperation::SharedState {
     // The arena is registered while the files are written, so a refusal is known by now.
     if (auto refusal = links ? links->untold_refusal() : std::nullopt) outcome->warnings.push_back(*std::move(refusal));
     if (parts_warning) outcome->warnings.push_back(*parts_warning);
-    if (auto problem = events::take_trace_problem()) outcome->warnings.push_back(*std::move(problem));
+    events::add_trace_problem(outcome->warnings);
     write.set_value(AsyncSaveReport{save_id, render_metadata, outcome->bytes_written, std::move(outcome->warnings)});
   }
 };

@@ -189,6 +189,23 @@ TEST_F(SaveEvents, CauseOfAFailedLoad) {
   EXPECT_EQ(events[1].cause->code(), ErrorCode::kNotFound);
 }
 
+TEST_F(SaveEvents, FailureBeforeALoad) {
+  tell_failed_load(directory_, Error(ErrorCode::kCorrupt, "no zip file"), {});
+  const std::vector<Event> events = take();
+  ASSERT_EQ(kinds_in(events), (Kinds{kBegun, kFailed}));
+  EXPECT_EQ(events[1].operation, EventOperation::kLoad);
+  EXPECT_EQ(events[1].step, 40u);
+  EXPECT_EQ(events[1].cause->code(), ErrorCode::kCorrupt);
+}
+
+TEST_F(SaveEvents, VerificationOfNoCheckpoint) {
+  ASSERT_FALSE(verify(directory_));
+  const std::vector<Event> events = take();
+  ASSERT_EQ(kinds_in(events), (Kinds{kBegun, kFailed}));
+  EXPECT_EQ(events[1].operation, EventOperation::kVerify);
+  EXPECT_EQ(events[1].cause->code(), ErrorCode::kNotFound);
+}
+
 TEST_F(SaveEvents, LoadOfAnOpenCheckpoint) {
   ASSERT_TRUE(save(directory_, state_.dict()));
   const Checkpoint checkpoint = open(directory_).value();
