@@ -198,14 +198,15 @@ class PythonManagedRun {
     return nb::make_tuple(to_bytes(start.directory), to_str(start.notes));
   }
 
-  void began() { run().began(); }
+  // Also after close(): a save may end later than the manager.
+  void began() { run_->began(); }
 
   // `reason`: None, or why the save has failed.
   void ended(const nb::object& reason) {
     std::optional<Error> fault;
     if (!reason.is_none()) fault = reason_of(nb::cast<nb::tuple>(reason));
     const nb::gil_scoped_release released;
-    run().ended(fault);
+    run_->ended(fault);
   }
 
   std::vector<std::uint64_t> steps() {
