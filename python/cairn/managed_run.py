@@ -75,15 +75,17 @@ class _Warnings:
 
     def __init__(self) -> None:
         self._called: list[Error] | None = None
+        self._caller = 0
 
     def __call__(self, error: Error) -> None:
-        if self._called is not None:
+        if self._called is not None and threading.get_ident() == self._caller:
             self._called.append(error)
         else:
             _log.warning("%s", error)
 
     def __enter__(self) -> list[Error]:
         self._called = []
+        self._caller = threading.get_ident()
         return self._called
 
     def __exit__(self, *_: object) -> None:
@@ -417,7 +419,9 @@ def _number_of(step: SupportsIndex) -> int:
 
 
 def _state_of(state: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    made = state if isinstance(state, Mapping) or not callable(state) else state()
+    made: Any = state
+    if callable(state) and not isinstance(state, (Mapping, torch.nn.Module)):  # a module's call is its forward()
+        made = state()
     if not isinstance(made, Mapping):
         raise InvalidArgument(
             "the state is no state dict", expected="a dict, or a function that returns one", actual=repr(type(made))

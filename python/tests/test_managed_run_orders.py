@@ -4,6 +4,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -162,7 +163,9 @@ def test_a_loss_with_a_graph_is_a_metric(tmp_path: Path) -> None:
         assert manager.metrics(1) == {"loss": 2.0}
 
 
-@pytest.mark.parametrize("state", [None, lambda: None, [1]], ids=["none", "returned none", "list"])
+@pytest.mark.parametrize(
+    "state", [None, lambda: None, [1], torch.nn.Linear(2, 2)], ids=["none", "returned none", "list", "module"]
+)
 def test_a_state_of_another_type_is_refused(tmp_path: Path, state: Any) -> None:
     with (
         cairn.CheckpointManager(tmp_path) as manager,
@@ -192,6 +195,27 @@ def test_the_save_of_a_stop_is_tried_after_failures(tmp_path: Path) -> None:
         manager.save(2, state_of(2))
         assert manager.preempted
         assert manager.steps() == [2]
+
+
+def test_threads_ask_while_the_training_waits(tmp_path: Path) -> None:
+    """A listing in another thread does not take the interruption of a wait."""
+    ends = threading.Event()
+
+    def ask() -> None:
+        while not ends.is_set():
+            manager.steps()
+            manager.report()
+
+    with cairn.CheckpointManager(tmp_path, save_every=1, keep_last=2) as manager:
+        thread = threading.Thread(target=ask)
+        thread.start()
+        try:
+            for step in range(1, 50):
+                manager.save(step, state_of(step))
+            assert manager.restore(state_of(0)) == 49
+        finally:
+            ends.set()
+            thread.join()
 
 
 @pytest.mark.parametrize("process", [True, False])

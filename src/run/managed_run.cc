@@ -124,7 +124,7 @@ struct ManagedRun::Impl {
   std::optional<std::pair<std::uint64_t, Due>> last_due;
   std::uint64_t ends_of_steps = 0;  // crossed. Steps of a caller may descend: a restore goes back
   std::atomic<bool> is_stopping{false};
-  std::mutex mutex;
+  std::mutex mutex;                   // of the following, and of the end of `agreement` and `removal`
   std::uint32_t failures = 0;         // in a row
   std::optional<Error> last_failure;  // of these
   bool is_closed = false;
@@ -251,6 +251,7 @@ Result<Due> ManagedRun::due(std::uint64_t step) {
 }
 
 Result<void> ManagedRun::request_stop() {
+  const std::lock_guard lock(impl_->mutex);
   if (impl_->is_closed) return closed_error();
   if (impl_->ranks.size() > 1 && impl_->options.store == nullptr) {
     return Error(ErrorCode::kUnsupported, "the ranks can't agree on the step of a stop without a store");
@@ -301,9 +302,9 @@ void ManagedRun::ended(const std::optional<Error>& fault) {
     const std::lock_guard lock(impl_->mutex);
     impl_->failures = fault ? impl_->failures + 1 : 0;
     impl_->last_failure = fault;
+    if (!fault && impl_->removal != nullptr) impl_->removal->wake();
   }
   if (fault) impl_->warn(*fault);
-  if (!fault && impl_->removal != nullptr) impl_->removal->wake();
 }
 
 Result<std::vector<std::uint64_t>> ManagedRun::steps() const {
@@ -346,11 +347,19 @@ ManagedRunReport ManagedRun::report() const {
 }
 
 Result<void> ManagedRun::close() {
-  if (impl_->is_of_a_fork() || std::exchange(impl_->is_closed, true)) return {};
+  if (impl_->is_of_a_fork()) return {};
   impl_->signals.reset();
-  impl_->agreement.reset();  // its thread reads the store, which may end before this object
-  if (impl_->removal != nullptr) impl_->removal->end(!impl_->is_stopping);
-  impl_->removal.reset();
+  std::unique_ptr<run::StepAgreement> agreement;
+  std::unique_ptr<run::BackgroundRemoval> removal;
+  {
+    const std::lock_guard lock(impl_->mutex);  // request_stop() and ended() are called by other threads
+    if (std::exchange(impl_->is_closed, true)) return {};
+    agreement = std::move(impl_->agreement);
+    removal = std::move(impl_->removal);
+  }
+  agreement.reset();  // its thread reads the store, which may end before this object
+  if (removal != nullptr) removal->end(!impl_->is_stopping);
+  removal.reset();
   return impl_->lease != nullptr ? impl_->lease->remove() : Result<void>();
 }
 

@@ -39,7 +39,8 @@ Error managed_by(const std::optional<commit::LeaseHolder>& holder) {
   const std::string other =
       holder ? "host " + holder->process.host + ", pid " + std::to_string(holder->process.pid) : "another process";
   return Error(ErrorCode::kUnavailable, "another CheckpointManager manages this directory (" + other +
-                                            "): close it, or end its process, or use another directory")
+                                            "): close it, or end its process, or use another directory. In a copy of "
+                                            "a managed directory, remove the file")
       .file(kManagerName);
 }
 
