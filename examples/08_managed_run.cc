@@ -8,6 +8,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <exception>
 #include <optional>
 #include <vector>
 
@@ -85,7 +86,11 @@ cairn::Result<bool> run(const std::filesystem::path& directory) {
 
 int main(int count, char** words) {
   if (count != 2) return std::fprintf(stderr, "usage: %s DIR\n", words[0]), 2;
-  const cairn::Result<bool> good = run(words[1]);
-  if (!good) std::fprintf(stderr, "%s\n", good.error().what());
-  return good && *good ? 0 : 1;
+  try {
+    const cairn::Result<bool> good = run(words[1]);
+    if (!good) std::fprintf(stderr, "%s\n", good.error().what());
+    return good && *good ? 0 : 1;
+  } catch (const std::exception& error) {  // of the standard library: no memory, no file
+    return std::fprintf(stderr, "%s\n", error.what()), 1;
+  }
 }

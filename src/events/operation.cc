@@ -36,7 +36,7 @@ std::chrono::system_clock::time_point now() {
 struct Operation::State {
   const Audience audience = Audience::now();
   const std::int64_t process_id = getpid();
-  const StepClock clock;
+  const StepClock clock{};
   bool has_begun = true;  // kBegun was told, so that an end must follow
   std::mutex mutex;
   std::chrono::nanoseconds last_end{};  // of the last step, since the begin
