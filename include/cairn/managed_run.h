@@ -172,9 +172,9 @@ class ManagedRun {
 
 struct CheckpointManagerOptions {
   ManagedRunOptions run = {};
-  AsyncSaveOptions save = {};  // of its `save`: collectives and notes are the manager's
-  LoadOptions load = {};       // collectives are the manager's
-  AsyncCheckpointerOptions checkpointer = {};
+  AsyncSaveOptions save = {};                  // of its `save`: collectives and notes are the manager's
+  LoadOptions load = {};                       // collectives are the manager's
+  AsyncCheckpointerOptions checkpointer = {};  // `overlap` is the manager's
   bool writer_process = true;  // false: threads of this process write. Not used if `checkpointer.process` is set
   // The save of a stop returns after that time if it is not durable. A writer process goes on after that.
   std::chrono::milliseconds grace = std::chrono::seconds(25);

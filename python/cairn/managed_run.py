@@ -32,7 +32,7 @@ from cairn._ranks.ranks import Ranks, reason_of
 from cairn._state.notes import notes_text
 from cairn._torch_names import modules
 from cairn._torch_names.torch_floor import AsyncCheckpointerType
-from cairn.errors import Corrupt, Error, InvalidArgument, NotFound, Replaced, Unsupported
+from cairn.errors import Corrupt, Error, InvalidArgument, NotFound, Replaced, Unsupported, UnusableDirectory
 from cairn.progress import Progress
 from cairn.retention import retention_rule
 from cairn.warnings import DamageWarning
@@ -42,7 +42,6 @@ _Best = tuple[str, Literal["min", "max"]] | tuple[str, Literal["min", "max"], in
 _log = logging.getLogger("cairn")
 _NO, _SAVE, _STOP = range(3)  # the results of the engine's due()
 _DAMAGE = (Corrupt, NotFound, Replaced)
-_LASTING = (InvalidArgument, Unsupported)  # every later save would fail too
 _WAIT_SLICE_SECONDS = 0.2
 
 
@@ -345,7 +344,7 @@ class CheckpointManager:
             self._run.began()
             self._run.ended(reason_of(error))
             self._counted.set()
-            if not isinstance(error, Exception) or isinstance(error, _LASTING):
+            if not isinstance(error, Exception) or _is_lasting(error):
                 raise
             failed = SaveFuture(lambda: Progress("ended", 0, 0))
             failed.set_exception(error)
@@ -427,6 +426,12 @@ def _state_of(state: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> dic
             "the state is no state dict", expected="a dict, or a function that returns one", actual=repr(type(made))
         )
     return dict(made)
+
+
+def _is_lasting(error: Exception) -> bool:
+    """Whether every later save would fail too. A directory that the system refuses may be of a file system that is
+    read-only for a while."""
+    return isinstance(error, (InvalidArgument, Unsupported)) and not isinstance(error, UnusableDirectory)
 
 
 def _numbers(metrics: Mapping[str, SupportsFloat] | None) -> dict[str, float]:

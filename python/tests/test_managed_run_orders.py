@@ -122,7 +122,7 @@ def test_an_interrupted_first_save_is_no_checkpoint(tmp_path: Path) -> None:
     fill(tmp_path, 1)
     (tmp_path / "step-1" / ".metadata").unlink()
     (tmp_path / "step-1" / (".cairn-" + "0" * 32)).mkdir()
-    with cairn.CheckpointManager(tmp_path) as manager, warnings.catch_warnings():
+    with cairn.CheckpointManager(tmp_path, wait_seconds=0) as manager, warnings.catch_warnings():
         warnings.simplefilter("error")
         assert manager.restore(state_of(0)) is None
 
@@ -234,18 +234,16 @@ def test_a_save_outlives_its_manager(tmp_path: Path, process: bool, caplog: pyte
 DENIED = """
 import os, pathlib, tempfile, torch, cairn
 from cairn._calls import async_save
-os.umask(0)
-root = pathlib.Path(tempfile.mkdtemp())
-root.chmod(0o777)
 if os.getuid() == 0:
     os.setuid(65534)  # root is denied nothing
+root = pathlib.Path(tempfile.mkdtemp())
 state = lambda step: {"weight": torch.full((100,), float(step))}
 with cairn.CheckpointManager(root, save_every=1, process=False) as manager:
     manager.save(1, state(1))
     manager.wait()
     root.chmod(0)
     print(type(manager.save(2, state(2)).exception()).__name__)
-    root.chmod(0o777)
+    root.chmod(0o700)
     manager.save(3, state(3))
     manager.wait()
     print(manager.steps(), manager.report().failed)
@@ -254,7 +252,7 @@ with cairn.CheckpointManager(root, save_every=1, process=False) as manager:
         manager.restore(state(0))
     except cairn.Unavailable:
         print("no restore")
-    root.chmod(0o777)
+    root.chmod(0o700)
     print(manager.restore(state(0)))
 """
 
@@ -287,7 +285,7 @@ with cairn.CheckpointManager(root, save_every=1) as manager:
 def test_a_lease_on_storage_that_hangs_does_not_hold_the_training(tmp_path: Path) -> None:
     block = tmp_path / "block"
     environment = {**os.environ, "LD_PRELOAD": str(hanging.library(tmp_path)), "HANG": f"lease:{block}"}
-    program = [sys.executable, "-c", HANGS, tmp_path / "run", block]
+    program: list[str | Path] = [sys.executable, "-c", HANGS, tmp_path / "run", block]
     subprocess.run(program, env=environment, check=True, timeout=200)
     assert cairn.CheckpointManager(tmp_path / "run").steps() == [1]
 

@@ -40,8 +40,10 @@ AsyncSave failed_save(const Error& error) {
   return save;
 }
 
-bool is_lasting(ErrorCode code) {
-  return code == ErrorCode::kInvalidArgument || code == ErrorCode::kUnsupported || code == ErrorCode::kCancelled;
+// An argument that the system refuses is a fault of the storage: a file system may be read-only for a while.
+bool is_lasting(const Error& error) {
+  if (error.code() == ErrorCode::kInvalidArgument) return error.error_number() == 0;
+  return error.code() == ErrorCode::kUnsupported || error.code() == ErrorCode::kCancelled;
 }
 
 }  // namespace
@@ -85,6 +87,7 @@ Result<CheckpointManager> CheckpointManager::open(const fs::path& root, Checkpoi
   if (options.checkpointer.process == nullptr && options.writer_process) {
     options.checkpointer.process = CheckpointProcess::make();
   }
+  options.checkpointer.overlap = true;  // save() itself waits; a failed save must not fail the next one too
   options.save.save.collectives = options.run.collectives;
   options.load.collectives = options.run.collectives;
   auto impl = std::make_unique<Impl>(std::move(options));
@@ -129,7 +132,7 @@ Result<AsyncSave> CheckpointManager::Impl::begin(std::uint64_t step, const State
   run->began();
   if (!save) {
     run->ended(save.error());
-    if (is_lasting(save.error().code())) return save;
+    if (is_lasting(save.error())) return save;
     return failed_save(save.error());
   }
   CAIRN_TRY(follow(*save));

@@ -155,7 +155,9 @@ TEST_F(ManagedSaves, AFailedRestoreBeginsAnew) {
 TEST_F(ManagedSaves, LostMetadataIsDamage) {
   save_steps(4, options());
   fs::remove(root_ / "step-4" / ".metadata");
-  auto manager = CheckpointManager::open(root_, options()).value();
+  CheckpointManagerOptions hasty = options();
+  hasty.run.wait_for_saves = std::chrono::milliseconds(0);
+  auto manager = CheckpointManager::open(root_, hasty).value();
   State state(0, 0);
   EXPECT_EQ(manager.restore(state.dict()).value(), 2U);
   ASSERT_EQ(warnings_.size(), 1U);
@@ -165,6 +167,22 @@ TEST_F(ManagedSaves, LostMetadataIsDamage) {
   fs::rename(root_ / "step-2" / data_file(2).filename(), root_ / "a");
   fs::create_directory(root_ / "step-4" / (".cairn-" + std::string(32, '0')));  // a save that was interrupted
   EXPECT_EQ(manager.restore(state.dict()).value(), std::nullopt);
+}
+
+TEST_F(ManagedSaves, AFailureIsOfOneSaveAlone) {
+  auto manager = CheckpointManager::open(root_, options()).value();
+  State state(0, 1);
+  {
+    const SmallFiles small_files;
+    ASSERT_TRUE(manager.save(2, state.dict()));
+    ASSERT_FALSE(manager.wait());
+  }
+  ASSERT_TRUE(manager.save(4, state.dict()));
+  const Result<void> waited = manager.wait();
+  EXPECT_TRUE(waited) << waited.error().what();
+  EXPECT_EQ(manager.run().steps().value(), Steps{4});
+  EXPECT_EQ(manager.run().report().failed, 1U);
+  EXPECT_TRUE(manager.close());
 }
 
 TEST_F(ManagedSaves, AStopIsTriedAfterFailures) {
@@ -178,7 +196,10 @@ TEST_F(ManagedSaves, AStopIsTriedAfterFailures) {
     ASSERT_FALSE(manager.wait());
   }
   ASSERT_TRUE(manager.run().request_stop());
-  ASSERT_TRUE(manager.save(3, state.dict()));
+  const auto saved = manager.save(3, state.dict());
+  ASSERT_TRUE(saved && *saved);
+  const Result<AsyncSaveReport>& written = (*saved)->write.get();
+  EXPECT_TRUE(written) << written.error().what();
   EXPECT_TRUE(manager.preempted());
   EXPECT_EQ(manager.run().steps().value(), Steps{3});
 }
