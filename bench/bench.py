@@ -23,6 +23,7 @@ from async_bench import measure_async
 from async_peers import ASYNC_PEERS
 from convert_bench import ConvertBench, convert_lines
 from convert_memory import measure_convert_memory, memory_lines
+from events_bench import events_lines, measure_events
 from metadata_bench import measure_metadata
 from page_cache import empty_directory, forget, remember
 from peak_memory import PeakMemory
@@ -40,8 +41,8 @@ BUILD = ROOT / "build/release"
 FIGURES = ("large", "small", "memory", "metadata", "local_plan", "planning", "ranks", "async", "alarm")
 FIGURES += ("convert", "safetensors")
 # Measured only by name: convert_memory needs room on the disk for two checkpoints of the largest size, scale 6 GiB of
-# memory for 16,384 ranks.
-LONG_FIGURES = ("convert_memory", "scale")
+# memory for 16,384 ranks, events the program valgrind.
+LONG_FIGURES = ("convert_memory", "scale", "events")
 
 
 @dataclass
@@ -185,6 +186,12 @@ class Bench:
         for _ in self.rounds("memory of conversions"):
             for figure, size, value in measure_convert_memory(self.scratch, self.arguments.memory_gib):
                 self.samples.add(figure, size, value)
+
+    def measure_events(self) -> None:
+        program = build_program("events")
+        for _ in self.rounds("events"):
+            for figure, listener, value in measure_events(program, self.scratch / "events"):
+                self.samples.add(figure, listener, value)
 
     def measure_scale(self) -> None:
         program = build_program("scale")
@@ -367,7 +374,7 @@ class Table:
         asynchronous = Table(self.samples, list(ASYNC_PEERS))
         asynchronous.async_rows()
         self.lines += asynchronous.lines
-        for lines in (convert_lines, memory_lines, safetensors_lines, scale_lines):
+        for lines in (convert_lines, memory_lines, safetensors_lines, scale_lines, events_lines):
             self.lines += lines(self.samples.by_figure)
         if raw_write and raw_read:
             self.lines.append(f"raw device: write {raw_write / 1e9:.2f} GB/s, read {raw_read / 1e9:.2f} GB/s")

@@ -43,12 +43,12 @@ TEST(JsonWriter, NestsAndSeparates) {
 )");
 }
 
-TEST(JsonWriter, EscapesTheCharactersThatJsonRequires) {
+TEST(JsonWriter, EscapesQuotesAndLineFeeds) {
   EXPECT_EQ(quoted("a\"b\\c\nd\x01"), R"("a\"b\\c\u000ad\u0001")");
   EXPECT_EQ(quoted("größe 🪨"), "\"größe 🪨\"");
 }
 
-TEST(JsonWriter, EscapesControlAndInvisibleCharacters) {
+TEST(JsonWriter, EscapesInvisibleCharacters) {
   EXPECT_EQ(quoted("\u0080\u009b31m"), R"("\u0080\u009b31m")");
   EXPECT_EQ(quoted("a\u202eb\u2066c\u200f"), R"("a\u202eb\u2066c\u200f")");
   EXPECT_EQ(quoted("w\u200b"), R"("w\u200b")");

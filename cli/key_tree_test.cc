@@ -17,7 +17,7 @@ std::string drawn(const std::vector<std::string>& names) {
 
 TEST(KeyTree, KeysOfOneFolderAreAdjacent) { EXPECT_EQ(drawn({"a.x", "step", "a.y"}), "a\n x=0\n y=2\nstep=1\n"); }
 
-TEST(KeyTree, AFolderWithOneEntryIsJoinedWithTheEntry) {
+TEST(KeyTree, JoinsAFolderWithItsOnlyEntry) {
   EXPECT_EQ(drawn({"a.b.c.x", "a.b.c.y", "d.e.f"}), "a.b.c\n x=0\n y=1\nd.e.f=2\n");
 }
 
@@ -25,7 +25,7 @@ TEST(KeyTree, AKeyCanBeAFolderToo) { EXPECT_EQ(drawn({"a", "a.b"}), "a=0\n b=1\n
 
 TEST(KeyTree, EmptyPartsAreKept) { EXPECT_EQ(drawn({"", ".", "a."}), "=0\n =1\na.=2\n"); }
 
-TEST(KeyTree, DepthIsBounded) {
+TEST(KeyTree, BoundsTheDepthOfALongKey) {
   const std::string deep(100'000, '.');
   KeyTree tree;
   tree.add(deep, 0);

@@ -32,7 +32,7 @@ TEST(NaturalOrder, CountsNumbersOfAnyLength) {
   EXPECT_EQ(shuffled, sorted);
 }
 
-TEST(NaturalOrder, IsStrict) {
+TEST(NaturalOrder, OrdersNoNameBeforeAnEqualName) {
   for (const char* name : {"", "a", "7", "007", "step-7"}) EXPECT_FALSE(natural_less(name, name)) << name;
   EXPECT_NE(natural_less("7", "07"), natural_less("07", "7"));
 }

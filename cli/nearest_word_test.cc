@@ -7,7 +7,7 @@ namespace {
 
 const std::vector<std::string> kCommands{"ls", "inspect", "verify", "status", "completion"};
 
-TEST(NearestWord, IsTheOneWithTheFewestChangedCharacters) {
+TEST(NearestWord, TakesTheFewestChangedLetters) {
   EXPECT_EQ(nearest_word("inspct", kCommands), "inspect");
   EXPECT_EQ(nearest_word("vreify", kCommands), "verify");
   EXPECT_EQ(nearest_word("statsu", kCommands), "status");
@@ -16,12 +16,12 @@ TEST(NearestWord, IsTheOneWithTheFewestChangedCharacters) {
   EXPECT_EQ(nearest_word("--jsn", {"--help", "--json"}), "--json");
 }
 
-TEST(NearestWord, IsTheOneThatTheWordBegins) {
+TEST(NearestWord, CompletesTheBeginningOfAWord) {
   EXPECT_EQ(nearest_word("comp", kCommands), "completion");
   EXPECT_EQ(nearest_word("--follow", {"--help", "--follow-links"}), "--follow-links");
 }
 
-TEST(NearestWord, IsNoneIfTooMuchWouldChange) {
+TEST(NearestWord, FindsNoneIfTooMuchDiffers) {
   EXPECT_EQ(nearest_word("frobnicate", kCommands), std::nullopt);
   EXPECT_EQ(nearest_word("ab", kCommands), std::nullopt);
   EXPECT_EQ(nearest_word("--", {"--help"}), std::nullopt);

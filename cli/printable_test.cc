@@ -30,7 +30,7 @@ TEST(Printable, InvisibleCharactersAreEscaped) {
 
 TEST(Printable, ABackslashIsEscaped) { EXPECT_EQ(printable("a\\nb"), "a\\\\nb"); }
 
-TEST(Printable, BytesThatAreNotUtf8AreEscapedOneByOne) {
+TEST(Printable, BytesOutsideUtf8AreEscaped) {
   EXPECT_EQ(printable("a\xff\xfe"), "a\\xff\\xfe");
   EXPECT_EQ(printable("\xe2\x82"), "\\xe2\\x82");        // cut off
   EXPECT_EQ(printable("\xc0\xaf"), "\\xc0\\xaf");        // overlong
@@ -46,7 +46,7 @@ TEST(ByteText, HasOneDecimalAndFitsItsUnit) {
   EXPECT_EQ(byte_text(~std::uint64_t{0}), "16.0 EiB");
 }
 
-TEST(Counted, OneIsSingular) {
+TEST(Counted, TheSingularForOneKey) {
   EXPECT_EQ(counted(1, "key"), "1 key");
   EXPECT_EQ(counted(0, "key"), "0 keys");
 }

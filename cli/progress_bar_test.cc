@@ -38,7 +38,7 @@ TEST(ProgressBar, FitsTheTerminal) {
   }
 }
 
-TEST(ProgressBar, ShowsTheRateAndTheRemainingTime) {
+TEST(ProgressBar, ShowsRateAndRemainingTime) {
   using Seconds = std::chrono::duration<double>;
   EXPECT_EQ(rate_text(kGiB, 3 * kGiB, Seconds(4)), "  256.0 MiB/s, 0:08 left");
   EXPECT_EQ(rate_text(kGiB, 101 * kGiB, Seconds(60)), "  17.1 MiB/s, 1:40:00 left");

@@ -59,7 +59,7 @@ TEST(SaveLine, NamesASilentAndADeadWriter) {
   EXPECT_TRUE(WatchedSave(save, {}).line(100).ends_with("  2 writers, 1 dead, rank 7 silent for 61 s"));
 }
 
-TEST(SaveLine, OfADeadSaveNamesTheNextStep) {
+TEST(SaveLine, NamesTheNextStepOfADeadSave) {
   SaveInFlight save = save_of({});
   save.is_leftover = true;
   EXPECT_EQ(WatchedSave(save, {}).line(100), "step-4  died: 'cairn clean run/step-4' removes its files");

@@ -1,14 +1,17 @@
 # Makes a library and a test program of a folder of src/.
 include_guard()
 
-# cairn_module(<name> [TEST_ONLY] [SOURCES <file>...] [TESTS <file>...] [USES <module>...] [TEST_USES <module>...])
+# cairn_module(<name> [TEST_ONLY] [SOURCES <file>...] [TESTS <file>...] [EXHAUSTIVE <file>...] [USES <module>...]
+#              [TEST_USES <module>...])
 #
 # Makes the static library cairn_<name> and, if the folder has tests, the program <name>_test. A folder in LAYERS uses the
 # folders listed in LAYERS and gives no USES. SOURCES is by default every .cc below the folder except main.cc, TESTS every
 # _test.cc: a new file needs no edit here. Subfolders that call cairn_module, for example testing/, are left out; their calls
-# come first. A TEST_ONLY module is not part of the library cairn.
+# come first. A TEST_ONLY module is not part of the library cairn. The tests in EXHAUSTIVE try every place of a fault: they are
+# the program <name>_exhaustive_test, which tries fewer with a sanitizer (tests/sanitizers.h), and which `./dev test` runs in
+# release too.
 function(cairn_module name)
-  cmake_parse_arguments(PARSE_ARGV 1 MODULE "TEST_ONLY" "" "SOURCES;TESTS;USES;TEST_USES")
+  cmake_parse_arguments(PARSE_ARGV 1 MODULE "TEST_ONLY" "" "SOURCES;TESTS;EXHAUSTIVE;USES;TEST_USES")
   if(NOT MODULE_SOURCES)
     cairn_glob(MODULE_SOURCES "*.cc")
     list(FILTER MODULE_SOURCES EXCLUDE REGEX "(_test|/main)\\.cc$")
@@ -35,6 +38,13 @@ function(cairn_module name)
   endif()
 
   if(CAIRN_BUILD_TESTS AND MODULE_TESTS)
+    list(TRANSFORM MODULE_EXHAUSTIVE PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+    if(MODULE_EXHAUSTIVE)
+      list(REMOVE_ITEM MODULE_TESTS ${MODULE_EXHAUSTIVE})
+      cairn_test(${name}_exhaustive_test SOURCES ${MODULE_EXHAUSTIVE} USES cairn_${name} ${MODULE_TEST_USES})
+      set_tests_properties(${name}_exhaustive_test PROPERTIES LABELS unsanitized COST 100)
+      add_dependencies(unsanitized_tests ${name}_exhaustive_test)
+    endif()
     cairn_test(${name}_test SOURCES ${MODULE_TESTS} USES cairn_${name} ${MODULE_TEST_USES})
   endif()
 endfunction()
@@ -56,12 +66,13 @@ endfunction()
 function(cairn_test name)
   cmake_parse_arguments(PARSE_ARGV 1 TEST "" "" "SOURCES;USES")
   add_executable(${name} ${TEST_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(${name} PRIVATE ${TEST_USES} fmt::fmt-header-only GTest::gtest_main)
   # EXPECT_EQ expands to an if with an else.
   target_compile_options(${name} PRIVATE -Wno-dangling-else ${CAIRN_TEST_OPTIONS})
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   list(LENGTH TEST_SOURCES cost)  # ctest starts the longest tests first
-  # The time-out ends a test that hangs. The longest program takes four minutes with ThreadSanitizer on two idle cores.
+  # The time-out ends a test that hangs. The longest program takes two minutes with ThreadSanitizer on two idle cores.
   set_tests_properties(${name} PROPERTIES TIMEOUT 1800 COST ${cost})
   set_property(GLOBAL APPEND PROPERTY CAIRN_TEST_FILES ${TEST_SOURCES})
 endfunction()

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from check_tree import listed_files
+from check_tree import CPP_TEST, listed_files
 
 STAND_IN = re.compile(
     r"it|its|that|those|these|this|what|whatever|who|whoever|whose|whom|one|ones|they|them|their|somebody|nobody|so|else",
@@ -29,7 +29,6 @@ NAME_WORDS = re.compile(
     re.IGNORECASE,
 )
 PYTHON_TEST = re.compile(r"^ *(?:async )?def test_(\w+)", re.MULTILINE)
-CPP_TEST = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", re.MULTILINE)
 CAMEL_WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 WORD = re.compile(r"[A-Za-z']+")
 DOCSTRING = re.compile(r'[rR]?"""(.*)"""', re.DOTALL)

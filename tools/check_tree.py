@@ -1,4 +1,8 @@
-"""Fails when the shape of the tree breaks a rule of STYLE.md: names, sizes, depth, fuzz targets, stray paths."""
+"""Fails when the shape of the tree breaks a rule of STYLE.md: names, sizes, depth, fuzz targets, stray paths.
+
+The case of a C++ test, the second part of its name, has 15 to 30 characters: a shorter name says too little, and a
+longer one is a sentence.
+"""
 
 import re
 import subprocess
@@ -9,6 +13,8 @@ DRAWERS = {"utils", "util", "common", "helpers", "helper", "misc", "base", "type
 HEADER_LINES_MAX = 300
 SOURCE_LINES_MAX = 600
 SOURCE_DEPTH_MAX = 4  # src/<folder>/<part>/<file>
+CASE_LENGTHS = range(15, 31)
+CPP_TEST = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", re.MULTILINE)
 # Paths that exist only on one machine.
 STRAY = re.compile(rb"/work/(main|shared)|/tmp/w/|/root/")
 TEXT_SUFFIXES = {".h", ".cc", ".py", ".pyi", ".md", ".txt", ".cmake", ".toml", ".json", ""}
@@ -67,6 +73,18 @@ def check_text(root: Path, file: Path) -> list[str]:
     return problems
 
 
+def check_cases(root: Path, file: Path) -> list[str]:
+    """Limits the length of the second part of the name of a C++ test."""
+    if not file.name.endswith("_test.cc"):
+        return []
+    return [
+        f"{file}: the case {test[1]}.{test[2]} has {len(test[2])} characters, "
+        f"not {CASE_LENGTHS.start} to {CASE_LENGTHS.stop - 1}"
+        for test in CPP_TEST.finditer((root / file).read_text())
+        if len(test[2]) not in CASE_LENGTHS
+    ]
+
+
 def check_fuzz(root: Path, files: list[Path]) -> list[str]:
     """Requires a fuzz target for each decoder's header, and seeds for each target."""
     problems = []
@@ -91,7 +109,7 @@ def check(root: Path) -> list[str]:
     files = listed_files(root)
     problems = check_fuzz(root, files)
     for file in files:
-        problems += check_name(file) + check_size(root, file) + check_text(root, file)
+        problems += check_name(file) + check_size(root, file) + check_text(root, file) + check_cases(root, file)
     return problems
 
 

@@ -36,7 +36,14 @@ HOME = ROOT / "build/mutants"
 RESULTS = HOME / "results.jsonl"
 # The tests of each part, the fastest first.
 TESTS = {
-    "commit": ("commit_test", "checkpoint_test", "writer_test", "save_test"),
+    "commit": (
+        "commit_test",
+        "commit_exhaustive_test",
+        "checkpoint_test",
+        "writer_test",
+        "save_test",
+        "save_exhaustive_test",
+    ),
     "save_plan": ("save_plan_test", "save_test"),
 }
 SHARDS = 8  # of a test program

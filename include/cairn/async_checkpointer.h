@@ -91,7 +91,7 @@ class CheckpointProcess {
 };
 
 struct AsyncSaveOptions {
-  SaveOptions save;
+  SaveOptions save;  // `safetensors` and `before_commit` are refused (kUnsupported)
   // true: the call returns before the copy. The state and its memory must stay unchanged until the staging future is
   // ready.
   bool asynchronous_staging = false;

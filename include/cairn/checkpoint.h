@@ -95,6 +95,10 @@ Result<LoadReport> load(const std::filesystem::path& directory, StateDict& state
 // Returns the error of all ranks.
 Error abandon_load(const Error& reason, const LoadOptions& options);
 
+// For a program that calls open_to_load() and Checkpoint::load(), and has failed before the latter: makes the events
+// kBegun and kFailed of a load (cairn/events.h). Of `options` only `collectives` counts, for the rank; calls none.
+void tell_failed_load(const std::filesystem::path& directory, const Error& reason, const LoadOptions& options);
+
 // For work of each rank on its own: exchanges the results of all ranks. Fails on every rank if `mine` is an error on
 // any rank. Of `options` only `collectives` counts; without collectives this rank is alone.
 Result<void> agree(const Result<void>& mine, const LoadOptions& options);

@@ -1,5 +1,5 @@
-// subscribe: the events of the saves, loads, verifications and removals of this process. EventQueue: the events, kept
-// for a thread that takes them later.
+// subscribe: the events of the saves, loads, verifications, conversions and removals of this process. EventQueue: the
+// events, kept for a thread that takes them later.
 //
 // Thread-safe. A thread of the engine calls the listeners, without a lock of the engine: the thread that has called
 // save() or load(), or a thread of an asynchronous save. The operation goes on when the listeners have returned. An
@@ -30,10 +30,12 @@ namespace cairn {
 // no kBegun. A RankShare that was handed over has no end: the coordinator's SaveClaim has its end.
 enum class EventKind : std::uint8_t {
   kBegun,      // of any operation
-  kPlanned,    // of a save or load: the ranks have agreed on who writes or reads what
+  kPlanned,    // of a save or load: the ranks have agreed on who writes or reads what; of a conversion: the source is
+               // open
   kStaged,     // of an asynchronous save: this rank's bytes are copied, and the tensors may change
-  kWritten,    // of a save: this rank's files have their final names, and are synced if the save is durable
-  kCommitted,  // of a save: the checkpoint is in place, and is synced if the save is durable
+  kWritten,    // of a save: this rank's files have their final names, and are synced if the save is durable; of a
+               // conversion: the files are written, and all that was read is checked
+  kCommitted,  // of a save or conversion: the checkpoint is in place, and is synced if it is durable
   kFailed,     // of any operation: `cause` has the reason
   kDeleted,    // of a removal
   kLoaded,     // of a load
@@ -47,8 +49,9 @@ enum class EventOperation : std::uint8_t {
   kLoad,
   kVerify,
   kRemove,
+  kConvert,
 };
-inline constexpr std::size_t kEventOperationCount = 4;
+inline constexpr std::size_t kEventOperationCount = 5;
 std::string_view name_of(EventOperation operation);  // "save" and so on
 
 struct Event {
@@ -56,7 +59,8 @@ struct Event {
   EventOperation operation = EventOperation::kSave;
   bool asynchronous = false;  // of an AsyncCheckpointer's save
   std::uint64_t id = 0;       // of the operation, unique in the process
-  std::string directory;      // of the checkpoint, as the caller named it; absolute in an asynchronous save
+  // Of the checkpoint, as the caller named it; absolute in an asynchronous save. Of a conversion: the target.
+  std::string directory;
   std::uint32_t rank = 0;
   std::uint32_t rank_count = 1;       // 0: unknown, in a save of separate steps (SaveClaim, RankShare)
   std::optional<std::uint64_t> step;  // the last number in the name of `directory`

@@ -123,12 +123,13 @@ class ManagedRun {
   static Result<std::unique_ptr<ManagedRun>> open(const std::filesystem::path& root, ManagedRunOptions options);
   ~ManagedRun();  // as close(), without its error; does nothing in a child made by fork
 
-  // The newest good checkpoint, or the next older one after those that the caller has refused with `fault`: the error
-  // of a failed load of the last result. Nullopt if the root holds no checkpoint. Damage alone leads to an older one,
-  // with a warning: kCorrupt, kNotFound and kReplaced. Any other `fault` is returned. kCorrupt if there are checkpoints
-  // and none is good. All ranks call together, with an error on all or on none.
+  // The newest good checkpoint; with `fault`, the error of a failed load of the last result, the next older one.
+  // Nullopt if the root holds no checkpoint. Damage alone leads to an older one, with a warning: kCorrupt, kNotFound
+  // and kReplaced. Any other `fault` is returned. kCorrupt if there are checkpoints and none is good. All ranks call
+  // together, with an error on all or on none.
   Result<std::optional<std::filesystem::path>> next_checkpoint(const std::optional<Error>& fault = std::nullopt);
-  // The last result of next_checkpoint() has been loaded. Returns its step; 0 if its name holds no number.
+  // The last result of next_checkpoint() has been loaded. Returns its step; 0 if its name holds no number. A run may go
+  // back to a checkpoint at any time; only the first time counts in the report.
   std::uint64_t resumed();
 
   // Whether a save is due after `step`. Every rank calls due() after each step: the ranks wait here, and only here,
@@ -171,11 +172,11 @@ class ManagedRun {
 
 struct CheckpointManagerOptions {
   ManagedRunOptions run = {};
-  AsyncSaveOptions save = {};  // of its `save`: collectives and notes are the manager's
-  LoadOptions load = {};       // collectives are the manager's
-  AsyncCheckpointerOptions checkpointer = {};
+  AsyncSaveOptions save = {};                  // of its `save`: collectives and notes are the manager's
+  LoadOptions load = {};                       // collectives are the manager's
+  AsyncCheckpointerOptions checkpointer = {};  // `overlap` is the manager's
   bool writer_process = true;  // false: threads of this process write. Not used if `checkpointer.process` is set
-  // The save of a stop waits at most so long until it is durable. A writer process goes on after that.
+  // The save of a stop returns after that time if it is not durable. A writer process goes on after that.
   std::chrono::milliseconds grace = std::chrono::seconds(25);
 };
 
@@ -194,7 +195,7 @@ class CheckpointManager {
   // returns when it is durable, or after the grace, with a warning.
   Result<std::optional<AsyncSave>> save(std::uint64_t step, const StateDict& state,
                                         const std::map<std::string, double>& metrics = {}, bool force = false);
-  // Whether the run should end: the save of the stop has been made.
+  // Whether the run should end: save() has made the save of the stop, or has failed to.
   bool preempted() const;
   ManagedRun& run();
   // Waits for the save in flight, and returns its error.

@@ -81,7 +81,7 @@ struct SaveOptions {
   std::function<bool()> interrupted = {};
   // --- a step of the caller's
   // Called on the coordinator's calling thread when every rank has written its files, before the commit. An error of
-  // `before_commit` becomes the error of the save, and the old checkpoint stays in place.
+  // `before_commit` becomes the error of the save, and the old checkpoint stays in place. Of save() only.
   std::function<Result<void>()> before_commit = {};
   // --- ranks
   Collectives* collectives = nullptr;  // null: this process alone. Outlives the call

@@ -51,7 +51,17 @@ nb::list consolidate_model(const nb::bytes& input, const nb::bytes& output, cons
   return strings(report.warnings);
 }
 
-// (conversions: [(fqn, saved dtype code, target dtype code)], missing keys, warnings without the checkpoint's damage)
+// Issues the warnings, except for the checkpoint's damage.
+void warn_of(const LoadReport& report, const Checkpoint& checkpoint) {
+  const std::optional<std::string> damage = checkpoint.damage();
+  for (const std::string& warning : report.warnings) {
+    if (warning == damage) continue;
+    const nb::object category = nb::module_::import_("builtins").attr("RuntimeWarning");
+    nb::module_::import_("warnings").attr("warn")(to_str(warning), category, 2);
+  }
+}
+
+// (conversions: [(fqn, saved dtype code, target dtype code)], missing keys)
 nb::tuple load_state(const Checkpoint& checkpoint, StateDict& state, const nb::kwargs& keywords) {
   LoadOptions options = load_options_of(keywords);
   std::optional<ArchiveTaker> taker;
@@ -63,8 +73,8 @@ nb::tuple load_state(const Checkpoint& checkpoint, StateDict& state, const nb::k
     if (taker) taker->rethrow(options.collectives == nullptr);
     rethrow_with_keys(error, checkpoint, state, options);
   }
-  if (const auto damage = checkpoint.damage()) std::erase(report.warnings, *damage);
-  return nb::make_tuple(conversions_of(report), strings(report.missing), strings(report.warnings));
+  warn_of(report, checkpoint);
+  return nb::make_tuple(conversions_of(report), strings(report.missing));
 }
 
 // [(new name, key), ...]
@@ -166,6 +176,15 @@ void abandon_load_with(const nb::tuple& reason, const nb::kwargs& keywords) {
   LoadOptions options = load_options_of(keywords);
   const Error error = reason_of(reason);
   without_lock(options, keywords, [&] { return Result<void>(abandon_load(error, options)); });
+}
+
+// The events of a load that has failed before Checkpoint.load.
+void tell_failed_load_with(const nb::bytes& directory, const nb::tuple& reason, const nb::kwargs& keywords) {
+  const LoadOptions options = load_options_of(keywords);
+  const std::filesystem::path path = to_filesystem_path(directory);
+  const Error error = reason_of(reason);
+  const nb::gil_scoped_release released;
+  tell_failed_load(path, error, options);
 }
 
 // An empty `reason` means success of the work.
@@ -279,6 +298,7 @@ void bind_checkpoint(nb::module_& module) {
   module.def("abandon_save", &abandon_save_with);
   module.def("consolidate", &consolidate_model);
   module.def("abandon_load", &abandon_load_with);
+  module.def("tell_failed_load", &tell_failed_load_with);
   module.def("agree", &agree_with);
   module.def("open", &open_checkpoint, nb::arg("directory"), nb::arg("metadata_name") = std::string(kMetadataName),
              nb::arg("purpose") = "");

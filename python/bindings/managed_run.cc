@@ -132,7 +132,7 @@ ManagedRunOptions options_of(const nb::tuple& settings) {
 }
 
 class PythonManagedRun {
-  // Runs `work` without Python's lock, and raises its error.
+  // Runs `work` without Python's lock, and raises its error. In the one thread that makes the calls of a rank.
   template <typename Work>
   auto call(Work&& work) {
     Interrupt interrupt;
@@ -145,6 +145,16 @@ class PythonManagedRun {
     interrupt.rethrow(result);
     if (collectives_.is_none()) return unwrap(std::move(result));
     return nb::cast<PythonCollectives&>(collectives_).unwrap(std::move(result));
+  }
+
+  // As call(), from any thread, for work that waits for nothing: Ctrl-C is for the waits of call().
+  template <typename Work>
+  static auto ask(Work&& work) {
+    auto result = [&] {
+      const nb::gil_scoped_release released;
+      return work();
+    }();
+    return unwrap(std::move(result));
   }
 
   ManagedRun& run() {
@@ -189,7 +199,8 @@ class PythonManagedRun {
   }
 
   void request_stop() {
-    call([&] { return run().request_stop(); });
+    ManagedRun& open = run();
+    ask([&] { return open.request_stop(); });
   }
 
   nb::tuple begin(std::uint64_t step, const std::map<std::string, double>& metrics, nb::handle notes) {
@@ -198,28 +209,29 @@ class PythonManagedRun {
     return nb::make_tuple(to_bytes(start.directory), to_str(start.notes));
   }
 
-  void began() { run().began(); }
+  // Also after close(): a save may end later than the manager.
+  void began() { run_->began(); }
 
   // `reason`: None, or why the save has failed.
   void ended(const nb::object& reason) {
     std::optional<Error> fault;
     if (!reason.is_none()) fault = reason_of(nb::cast<nb::tuple>(reason));
     const nb::gil_scoped_release released;
-    run().ended(fault);
+    run_->ended(fault);
   }
 
   std::vector<std::uint64_t> steps() {
-    return call([&] { return run_->steps(); });
+    return ask([&] { return run_->steps(); });
   }
   std::optional<std::uint64_t> latest_step() {
-    return call([&] { return run_->latest_step(); });
+    return ask([&] { return run_->latest_step(); });
   }
   std::optional<std::uint64_t> best_step(const std::string& metric, bool largest) {
     const auto order = largest ? RetentionRule::Best::Order::kMax : RetentionRule::Best::Order::kMin;
-    return call([&] { return run_->best_step(metric, order); });
+    return ask([&] { return run_->best_step(metric, order); });
   }
   std::map<std::string, double> metrics(std::uint64_t step) {
-    return call([&] { return run_->metrics(step); });
+    return ask([&] { return run_->metrics(step); });
   }
   nb::bytes directory_of(std::uint64_t step) { return to_bytes(run_->directory_of(step)); }
 

@@ -9,7 +9,6 @@
 
 import math
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,9 +103,7 @@ class _Source:
         take: list[Callable[[], Any]] = []
         for index, leaf in enumerate(leaves):
             take.append(self._add(state, index, leaf.key))
-        _, _, texts = self._checkpoint.load(state, **self._options)
-        for text in texts:
-            warnings.warn(text, RuntimeWarning, stacklevel=5)
+        self._checkpoint.load(state, **self._options)
         for leaf, value in zip(leaves, take, strict=True):
             leaf.content = value()
         return tree.as_containers()

@@ -1,4 +1,4 @@
-"""The events of the saves, loads, verifications and removals of this process, to callbacks and to the log.
+"""The events of the saves, loads, verifications, conversions and removals of this process, to callbacks and to the log.
 
 Each subscription has a thread of its own, which takes the events from a bounded queue and calls the callback. A
 callback never delays a save or a load, however slow it is: events beyond the queue's capacity are counted and dropped.
@@ -33,19 +33,19 @@ _log = logging.getLogger("cairn.events")
 
 
 class Event(NamedTuple):
-    """An event of an operation: a save, a load, a verification, or a removal.
+    """An event of an operation: a save, a load, a verification, a conversion, or a removal.
 
     An operation has one event "begun" and ends with one of "committed", "failed", "loaded", "verified" and "deleted".
     A removal has no "begun". Between come, in a save or load, "planned" (the ranks have agreed on who writes or reads
     what), "staged" (of an asynchronous save: the tensors may change) and "written" (this rank's files have their final
-    names).
+    names); in a conversion, "planned" (the source is open) and "written" (the target's files are written).
     """
 
     kind: Kind
-    operation: Literal["save", "load", "verify", "remove"]
+    operation: Literal["save", "load", "verify", "remove", "convert"]
     asynchronous: bool  # of `async_save`
     id: int  # of the operation, unique in the process
-    directory: str
+    directory: str  # of a conversion: the target
     rank: int
     ranks: int  # of the operation; 0: unknown, in a save under torch's driver
     step: int | None  # the last number in the directory's name

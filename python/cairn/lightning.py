@@ -72,6 +72,7 @@ class ManagedCheckpoints(_Checkpoint):  # type: ignore[misc]
         self._settings = settings
         self._load_options = dict(load_options or {})
         self._step = 0  # the last one that was handed to save()
+        self._saved: int | None = None  # the step of the checkpoint that this run has made or loaded last
         self._random: LaterEntry | None = None  # loaded, until the first batch
         self._manager: CheckpointManager | None = None
 
@@ -95,11 +96,11 @@ class ManagedCheckpoints(_Checkpoint):  # type: ignore[misc]
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Resumes. The strategy has the model and the optimizers, and the loops have not begun."""
         self._step = trainer.global_step
-        if self.manager.latest_step() is None:
-            return
+        self._saved = None
         random = LaterEntry(RandomEntry())
         state = {**_tensors(trainer), "lightning": None, "random": random}
-        if self.manager.restore(state, **self._load_options) is None:
+        self._saved = self.manager.restore(state, **self._load_options)
+        if self._saved is None:
             return
         self._random = random
         (rest,) = state["lightning"]
@@ -131,7 +132,7 @@ class ManagedCheckpoints(_Checkpoint):  # type: ignore[misc]
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         last = trainer.global_step
-        if last and not self.preempted and last not in self.manager.steps():
+        if last and not self.preempted and last != self._saved:
             self._save(trainer, _metrics_of_training(trainer), force=True)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -157,6 +158,7 @@ class ManagedCheckpoints(_Checkpoint):  # type: ignore[misc]
 
     def _save(self, trainer: Any, metrics: Mapping[str, Any], *, force: bool = False) -> None:
         self.manager.save(trainer.global_step, lambda: _state(trainer), metrics, force=force)
+        self._saved = trainer.global_step
 
     def _release(self, trainer: Any) -> None:
         """Gives Lightning back its methods."""

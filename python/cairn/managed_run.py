@@ -5,28 +5,34 @@ import datetime
 import json
 import logging
 import math
+import operator
 import os
 import signal
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsFloat
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsFloat, SupportsIndex
+
+import torch
+import torch.distributed as dist
 
 from cairn import _engine
 from cairn._async import pending_saves
 from cairn._async.pending_saves import SaveFuture
 from cairn._calls.async_save import async_save
 from cairn._calls.load import load
-from cairn._directory import real_path
+from cairn._directory import existing_directory, real_path
 from cairn._ranks.checkpoint_exceptions import failures_of
 from cairn._ranks.ranks import Ranks, reason_of
 from cairn._state.notes import notes_text
 from cairn._torch_names import modules
 from cairn._torch_names.torch_floor import AsyncCheckpointerType
-from cairn.errors import Corrupt, Error, InvalidArgument, NotFound, Replaced, Unsupported
+from cairn.errors import Corrupt, Error, InvalidArgument, NotFound, Replaced, Unsupported, UnusableDirectory
 from cairn.progress import Progress, show_progress
 from cairn.retention import retention_rule
 from cairn.warnings import DamageWarning
@@ -36,7 +42,6 @@ _Best = tuple[str, Literal["min", "max"]] | tuple[str, Literal["min", "max"], in
 _log = logging.getLogger("cairn")
 _NO, _SAVE, _STOP = range(3)  # the results of the engine's due()
 _DAMAGE = (Corrupt, NotFound, Replaced)
-_LASTING = (InvalidArgument, Unsupported)  # every later save would fail too
 _WAIT_SLICE_SECONDS = 0.2
 
 
@@ -69,15 +74,17 @@ class _Warnings:
 
     def __init__(self) -> None:
         self._called: list[Error] | None = None
+        self._caller = 0
 
     def __call__(self, error: Error) -> None:
-        if self._called is not None:
+        if self._called is not None and threading.get_ident() == self._caller:
             self._called.append(error)
         else:
             _log.warning("%s", error)
 
     def __enter__(self) -> list[Error]:
         self._called = []
+        self._caller = threading.get_ident()
         return self._called
 
     def __exit__(self, *_: object) -> None:
@@ -153,8 +160,9 @@ class CheckpointManager:
             ("agreement_seconds", agreement_seconds),
         ):
             _check_seconds(what, seconds)
-        self.root = real_path(root)
-        self._ranks = Ranks(process_group, no_dist)
+        place = Path(existing_directory(os.fspath(root))).absolute()
+        self.root = real_path(place)
+        self._ranks = _ranks_of(process_group, no_dist)
         self._call = {"process_group": process_group, "no_dist": no_dist}
         self._kind = AsyncCheckpointerType.PROCESS if process else AsyncCheckpointerType.THREAD
         self._grace = grace_seconds
@@ -173,7 +181,7 @@ class CheckpointManager:
         waits = (float(wait_seconds), float(agreement_seconds))
         settings = (schedule, name, kept, adopt, failures_in_a_row, *waits, list(preemption_signals))
         together = self._ranks.options.get("collectives")
-        self._run = _engine.ManagedRun(os.fsencode(root), settings, together, store, self._warnings)
+        self._run = _engine.ManagedRun(os.fsencode(place), settings, together, store, self._warnings)
         self._display = show_progress() if progress else None
         if self._display is not None:
             weakref.finalize(self, self._display.close)
@@ -198,21 +206,22 @@ class CheckpointManager:
 
     @property
     def preempted(self) -> bool:
-        """Whether the run should end: the ranks have agreed on a stop, and its save has been made."""
+        """Whether the run should end: the ranks have agreed on a stop, and save() has made its save, or has failed
+        to."""
         return self._preempted
 
     def preempt(self) -> None:
         """Stops the run as a signal does. From any thread of any rank."""
         self._run.request_stop()
 
-    def should_save(self, step: int) -> bool:
+    def should_save(self, step: SupportsIndex) -> bool:
         """Whether save() would save after `step`: for callers whose state is expensive to collect. As for save(), all
         ranks call it after each step."""
-        return self._run.due(step) != _NO
+        return self._due(_number_of(step)) != _NO
 
     def save(
         self,
-        step: int,
+        step: SupportsIndex,
         state: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
         metrics: Mapping[str, SupportsFloat] | None = None,
         *,
@@ -231,18 +240,20 @@ class CheckpointManager:
         error. Raises InvalidArgument and Unsupported at once if the state can't be saved. With the save of a stop, the
         call returns when the save is durable, or after `grace_seconds`.
         """
-        due = self._run.due(step)
+        step = _number_of(step)
+        due = self._due(step)
         if due == _NO and not force:
             return None
+        is_stop = due == _STOP
+        self._preempted = self._preempted or is_stop
+        grace_ends = time.monotonic() + self._grace
         self._finish()
         with self._ranks.all_fail_together("begin"):
             place, text = self._run.begin(step, _numbers(metrics), notes_text(notes))
-            made = state() if callable(state) and not isinstance(state, Mapping) else state
-        self._save = self._begin(os.fsdecode(place), dict(made), json.loads(text))
-        if due == _STOP:
-            self._preempted = True
-            if not pending_saves.await_end(self._save, self._grace):
-                _log.warning("the save of step %d is not durable within %s s; its writer goes on", step, self._grace)
+            made, stored = _state_of(state), json.loads(text)
+        self._save = self._begin(os.fsdecode(place), made, stored)
+        if is_stop and not pending_saves.await_end(self._save, max(0.0, grace_ends - time.monotonic())):
+            _log.warning("the save of step %d is not durable within %s s; its writer goes on", step, self._grace)
         return self._save
 
     def restore(self, state: dict[str, Any], **load_options: Any) -> int | None:
@@ -252,6 +263,7 @@ class CheckpointManager:
         ranks. Raises Corrupt if there are checkpoints and none can be loaded. Every other error of the load is raised
         at once: a missing key, a wrong shape, denied access. Waits up to `wait_seconds` for saves in flight.
         """
+        self._check_ranks()
         reason = None
         while True:
             with self._warnings as passed_over:
@@ -283,13 +295,13 @@ class CheckpointManager:
             raise InvalidArgument("order must be 'min' or 'max'", actual=repr(order))
         return self._run.best_step(metric, order == "max")
 
-    def metrics(self, step: int) -> dict[str, float]:
+    def metrics(self, step: SupportsIndex) -> dict[str, float]:
         """Returns the metrics of a step's checkpoint. Raises NotFound."""
-        return self._run.metrics(step)
+        return self._run.metrics(_number_of(step))
 
-    def directory_of(self, step: int) -> str:
+    def directory_of(self, step: SupportsIndex) -> str:
         """Returns the directory into which save() saves a step."""
-        return os.fsdecode(self._run.directory_of(step))
+        return os.fsdecode(self._run.directory_of(_number_of(step)))
 
     def report(self) -> RunReport:
         """Returns what saving and failing have cost the run; after close(), up to close()."""
@@ -316,6 +328,18 @@ class CheckpointManager:
         if self._save is not None:
             self._save.result()
 
+    def _due(self, step: int) -> int:
+        self._check_ranks()
+        return self._run.due(step)
+
+    def _check_ranks(self) -> None:
+        """Refuses a process group that the manager does not know: its saves would wait for other managers' ranks."""
+        if not self._ranks.are_many and Ranks(**self._call).are_many:
+            raise InvalidArgument(
+                "the CheckpointManager was made before torch.distributed.init_process_group(): make it afterwards, or "
+                "with no_dist=True for a process that saves alone"
+            )
+
     def _begin(self, directory: str, state: dict[str, Any], notes: dict[str, Any]) -> SaveFuture:
         self._counted.clear()
         try:
@@ -326,7 +350,7 @@ class CheckpointManager:
             self._run.began()
             self._run.ended(reason_of(error))
             self._counted.set()
-            if not isinstance(error, Exception) or isinstance(error, _LASTING):
+            if not isinstance(error, Exception) or _is_lasting(error):
                 raise
             failed = SaveFuture(lambda: Progress("ended", 0, 0))
             failed.set_exception(error)
@@ -377,8 +401,57 @@ def _is_damage(error: Exception) -> bool:
     return all(isinstance(failure, _DAMAGE) for failure in failures)
 
 
+def _ranks_of(process_group: Any, no_dist: bool) -> Ranks:
+    """As Ranks(). Refuses a process that its launcher has started as one of several, and that has no process group yet:
+    each rank would manage `root` alone."""
+    ranks = Ranks(process_group, no_dist)
+    size = os.environ.get("WORLD_SIZE", "")
+    has_group = ranks.are_many or no_dist or not dist.is_available() or dist.is_initialized()
+    if not has_group and "RANK" in os.environ and size not in ("", "1"):
+        raise InvalidArgument(
+            "this process is one of several ranks, and has no process group yet: make the CheckpointManager after "
+            "torch.distributed.init_process_group(), or with no_dist=True if this process saves alone",
+            actual=f"WORLD_SIZE={size}",
+        )
+    return ranks
+
+
+def _number_of(step: SupportsIndex) -> int:
+    number = operator.index(step)
+    if number < 0 or isinstance(step, bool):
+        raise InvalidArgument("a step is a number from 0", actual=repr(step))
+    return number
+
+
+def _state_of(state: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    made: Any = state
+    if callable(state) and not isinstance(state, (Mapping, torch.nn.Module)):  # a module's call is its forward()
+        made = state()
+    if not isinstance(made, Mapping):
+        raise InvalidArgument(
+            "the state is no state dict", expected="a dict, or a function that returns one", actual=repr(type(made))
+        )
+    return dict(made)
+
+
+def _is_lasting(error: Exception) -> bool:
+    """Whether every later save would fail too. A directory that the system refuses may be of a file system that is
+    read-only for a while."""
+    return isinstance(error, (InvalidArgument, Unsupported)) and not isinstance(error, UnusableDirectory)
+
+
 def _numbers(metrics: Mapping[str, SupportsFloat] | None) -> dict[str, float]:
-    return {str(name): float(value) for name, value in (metrics or {}).items()}
+    numbers = {}
+    for name, value in (metrics or {}).items():
+        try:
+            numbers[str(name)] = float(value.detach() if isinstance(value, torch.Tensor) else value)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise InvalidArgument(
+                f"the metric '{name}' is no number",
+                expected="a number, or a tensor of one element",
+                actual=f"{type(value).__name__}: {error}",
+            ) from error
+    return numbers
 
 
 def _check_seconds(what: str, seconds: float) -> None:

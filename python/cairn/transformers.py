@@ -50,6 +50,7 @@ class ManagedCheckpoints(_callbacks.TrainerCallback):  # type: ignore[misc]
         self._manager: CheckpointManager | None = None
         self._trainer: Any = None  # during train()
         self._step = 0  # the last one that was handed to save()
+        self._saved: int | None = None  # the step of the checkpoint that this run has made or loaded last
         self._begin = 0  # the step from which the Trainer resumes
         self._random: LaterEntry | None = None  # loaded
         self._awaits = ""  # "log" or "evaluate": the save of this step comes after it
@@ -74,6 +75,7 @@ class ManagedCheckpoints(_callbacks.TrainerCallback):  # type: ignore[misc]
         if not any(callback is self for callback in trainer.callback_handler.callbacks):
             raise InvalidArgument("the Trainer does not have this callback")
         self._trainer = trainer
+        self._saved = None
         with CheckpointManager(self._root, **self._settings) as self._manager, tempfile.TemporaryDirectory() as folder:
             found = self._read_trainer_state(Path(folder))
             if not found:
@@ -101,7 +103,7 @@ class ManagedCheckpoints(_callbacks.TrainerCallback):  # type: ignore[misc]
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         last = state.global_step
-        if last and not self.preempted and last not in self.manager.steps():
+        if last and not self.preempted and last != self._saved:
             self._save(state, force=True)
 
     def _end_step(self, state: Any, control: Any) -> None:
@@ -117,6 +119,7 @@ class ManagedCheckpoints(_callbacks.TrainerCallback):  # type: ignore[misc]
     def _save(self, state: Any, *, force: bool = False) -> None:
         entries = self._entries()
         self.manager.save(state.global_step, entries, _logged_numbers(state), force=force)
+        self._saved = state.global_step
 
     def _entries(self) -> dict[str, Any]:
         trainer = self._trainer
@@ -136,7 +139,7 @@ class ManagedCheckpoints(_callbacks.TrainerCallback):  # type: ignore[misc]
 
     def _begin_at(self, step: int, state: tuple[str], folder: Path) -> None:
         (folder / _STATE_FILE).write_text(state[0])
-        self._begin = self._step = step
+        self._begin = self._step = self._saved = step
 
     @contextlib.contextmanager
     def _loads_of(self, trainer: Any, folder: Path) -> Iterator[None]:

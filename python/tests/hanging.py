@@ -5,9 +5,9 @@ from pathlib import Path
 import preloaded
 
 # $HANG is CALL:FILE. CALL makes FILE.reached, and waits while FILE exists. CALL is pread, pwrite or fsync of a data
-# file, renameat to a name that ends with .metadata, unlinkat of a data file, or readlink or realpath of a name that
-# ends with .link. The engine makes all of these calls through the dynamic symbols. Of the interpreter's own calls only
-# readlink is affected.
+# file, lease (pread of a manager's lease), renameat to a name that ends with .metadata, unlinkat of a data file, or
+# readlink or realpath of a name that ends with .link. The engine makes all of these calls through the dynamic symbols.
+# Of the interpreter's own calls only readlink is affected.
 _SHIM = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -28,7 +28,7 @@ static void hang(const char *file) {
   close(open(reached, O_WRONLY | O_CREAT, 0600));
   while (access(file, F_OK) == 0) usleep(5000);
 }
-static void wait_while_hanging(int fd, const char *call) {
+static void wait_while_hanging(int fd, const char *call, const char *name) {
   const char *file = file_of(call);
   if (file == NULL) return;
   char link[64], path[4096];
@@ -36,26 +36,27 @@ static void wait_while_hanging(int fd, const char *call) {
   ssize_t length = readlink(link, path, sizeof path - 1);
   if (length < 0) return;
   path[length] = 0;
-  if (strstr(path, ".distcp") != NULL) hang(file);
+  if (strstr(path, name) != NULL) hang(file);
 }
 ssize_t pread(int fd, void *data, size_t length, off_t offset) {
   static ssize_t (*real)(int, void *, size_t, off_t);
   if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "pread");
-  wait_while_hanging(fd, "pread");
+  wait_while_hanging(fd, "pread", ".distcp");
+  wait_while_hanging(fd, "lease", ".cairn-manager");
   return real(fd, data, length, offset);
 }
 ssize_t pread64(int fd, void *data, size_t length, off_t offset) { return pread(fd, data, length, offset); }
 ssize_t pwrite(int fd, const void *data, size_t length, off_t offset) {
   static ssize_t (*real)(int, const void *, size_t, off_t);
   if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "pwrite");
-  wait_while_hanging(fd, "pwrite");
+  wait_while_hanging(fd, "pwrite", ".distcp");
   return real(fd, data, length, offset);
 }
 ssize_t pwrite64(int fd, const void *data, size_t length, off_t offset) { return pwrite(fd, data, length, offset); }
 int fsync(int fd) {
   static int (*real)(int);
   if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "fsync");
-  wait_while_hanging(fd, "fsync");
+  wait_while_hanging(fd, "fsync", ".distcp");
   return real(fd);
 }
 int unlinkat(int folder, const char *name, int flags) {

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import tempfile
 import time
 import uuid
 from collections.abc import Callable
@@ -60,11 +61,12 @@ def run(
     task: Callable[..., Any], ranks: int, folder: Path, *arguments: Any, timeout_seconds: float = _TIMEOUT_SECONDS
 ) -> list[Any]:
     """The results of ``task(rank, ...)`` by rank; None for a rank that was killed."""
+    own = Path(tempfile.mkdtemp(prefix="ranks-", dir=folder))  # its store must not have addresses of an earlier group
     outlets, processes = [], []
     for rank in range(ranks):
         outlet, inlet = context.Pipe(duplex=False)
         processes.append(
-            context.Process(target=_rank, args=(task, rank, ranks, folder, inlet, timeout_seconds, *arguments))
+            context.Process(target=_rank, args=(task, rank, ranks, own, inlet, timeout_seconds, *arguments))
         )
         processes[-1].start()
         inlet.close()

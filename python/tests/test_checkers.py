@@ -60,7 +60,8 @@ def test_a_tree_in_order_passes(tmp_path: Path) -> None:
     files = {
         "src/core/crc.cc": "#include <isa-l/crc.h>\n#include <cairn/error.h>\n",
         "src/os/fd.cc": '#include "core/crc.h"\n#include "os/fd.h"\n',
-        "src/core/crc_test.cc": '#include "commit/save.h"\n',
+        "src/core/crc_test.cc": '#include "commit/save.h"\n'
+        "TEST(Crc, ASumOfNoBytes15) {}\nTYPED_TEST(Crc, EqualsTheSumOfThePublishedText) {}\n",
         "src/commit/save.cc": '#include <cairn/api.h>\n#include <cairn/error.h>\n#include "os/fd.h"\n',
     }
     plant(tmp_path, files)
@@ -124,6 +125,16 @@ def test_a_wrong_include_is_found(tmp_path: Path, file: str, text: str, complain
             "src/commit/progress.h",
             "// Progress.\n#pragma once\nstd::optional<Progress> decode_progress(std::string_view line);\n",
             "progress.h: decodes bytes, and no fuzz/*_fuzz.cc includes it",
+        ),
+        (
+            "src/core/crc_test.cc",
+            "TEST(Crc, SumOfNoBytes14) {}\n",
+            "crc_test.cc: the case Crc.SumOfNoBytes14 has 14 characters, not 15 to 30",
+        ),
+        (
+            "cli/table_test.cc",
+            "TEST_P(Table,\n       AlignsTheNumbersOfEveryColumn31) {}\n",
+            "Table.AlignsTheNumbersOfEveryColumn31 has 31 characters, not 15 to 30",
         ),
         ("fuzz/zip_fuzz.cc", "", "no seeds in fuzz/corpus/zip"),
     ],

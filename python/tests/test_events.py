@@ -3,10 +3,11 @@
 import json
 import logging
 import os
+import re
 import signal
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,58 @@ def test_the_events_of_failures(tmp_path: Path, heard: Heard) -> None:
     assert [event.operation for event in failed] == ["save", "load"]
     assert all(isinstance(event.cause, cairn.Error) for event in failed)
     assert kinds.count("committed") == 1
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "no pickle", "a file"])
+@pytest.mark.parametrize("load", [cairn.load, cairn.load_async])
+def test_the_events_of_a_load_without_a_readable_checkpoint(
+    tmp_path: Path, heard: Heard, damage: str, load: Callable[..., Any]
+) -> None:
+    directory = tmp_path / "step-9"
+    if damage == "a file":
+        directory.touch()
+    elif damage != "missing":
+        directory.mkdir()
+    if damage == "no pickle":
+        (directory / ".metadata").write_bytes(b"no pickle")
+    with pytest.raises(cairn.Error) as raised:
+        load({"w": torch.ones(3), "n": 1}, checkpoint_id=directory)
+    assert heard.kinds() == ["begun", "failed"]
+    begun, failed = heard.events
+    assert (begun.operation, begun.id, begun.step) == ("load", failed.id, 9)
+    assert failed.directory == str(directory)
+    assert type(failed.cause) in type(raised.value).__mro__
+    assert failed.cause.place == raised.value.place
+    words = [sorted(re.findall(r"[^\s;()]+", str(error))) for error in (failed.cause, raised.value)]
+    assert words[0] == words[1]  # the parts may be in another order
+
+
+def test_a_failed_load_has_one_failure_of_several_reads(tmp_path: Path, heard: Heard) -> None:
+    """Values and tensors are two loads of the engine."""
+    cairn.save({"w": torch.ones(3), "n": 1}, checkpoint_id=tmp_path / "step-1")
+    with pytest.raises(cairn.Error):
+        cairn.load({"w": torch.ones(4), "n": 1}, checkpoint_id=tmp_path / "step-1")
+    assert heard.kinds()[4:].count("failed") == 1
+
+
+def test_the_events_of_a_conversion(tmp_path: Path, heard: Heard) -> None:
+    cairn.save({"w": torch.ones(3)}, checkpoint_id=tmp_path / "step-1")
+    report = cairn.convert(tmp_path / "step-1", tmp_path / "step-2", to="dcp")
+    with pytest.raises(cairn.Error):
+        cairn.convert(tmp_path / "none", tmp_path / "step-3", to="dcp")
+    assert heard.kinds()[4:] == ["begun", "planned", "written", "committed", "begun", "failed"]
+    events = heard.events[4:]
+    assert {event.operation for event in events} == {"convert"}
+    assert [event.step for event in events] == [2] * 4 + [3] * 2
+    assert events[3].bytes == report.bytes_written
+    assert isinstance(events[5].cause, cairn.NotFound)
+
+
+def test_the_events_of_a_verification_without_a_checkpoint(tmp_path: Path, heard: Heard) -> None:
+    with pytest.raises(cairn.NotFound):
+        cairn.verify(tmp_path)
+    assert heard.kinds() == ["begun", "failed"]
+    assert isinstance(heard.events[1].cause, cairn.NotFound)
 
 
 def test_the_events_of_loads_verifications_and_removals(tmp_path: Path, heard: Heard) -> None:
@@ -305,15 +358,17 @@ def test_the_trace_of_several_ranks(tmp_path: Path) -> None:
         assert mine.count("write") == 2 and "stage" in mine
 
 
-def test_a_trace_of_a_killed_program_shows_the_save(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("call", "kind"), [("save", "begun"), ("async_save", "written")])
+def test_a_trace_of_a_killed_program_shows_the_save(tmp_path: Path, call: str, kind: str) -> None:
     program = """
         import os, signal, sys, torch, cairn, cairn.events
         os.environ["CAIRN_TRACE"] = sys.argv[2]
-        cairn.events.subscribe(lambda event: os.kill(os.getpid(), signal.SIGKILL), ["begun"])
-        cairn.async_save({"w": torch.ones(10)}, checkpoint_id=sys.argv[1] + "/step-8").result()
+        cairn.events.subscribe(lambda event: os.kill(os.getpid(), signal.SIGKILL), [sys.argv[4]])
+        saved = getattr(cairn, sys.argv[3])({"w": torch.ones(10)}, checkpoint_id=sys.argv[1] + "/step-8")
+        saved.result()
     """
     with pytest.raises(AssertionError):
-        programs.run_after_torch(program, tmp_path / "run", tmp_path / "trace")
+        programs.run_after_torch(program, tmp_path / "run", tmp_path / "trace", call, kind)
     (path,) = (tmp_path / "trace").iterdir()
     lines = path.read_text().splitlines()
     assert lines[0] == "[" and all(line.endswith("},") for line in lines[1:])
@@ -321,6 +376,31 @@ def test_a_trace_of_a_killed_program_shows_the_save(tmp_path: Path) -> None:
     _check_trace(events)
     begun = [event for event in events if event["name"] == "begun"]
     assert [event["args"]["step"] for event in begun] == [8]
+
+
+@pytest.mark.parametrize("call", ["load", "load_async", "verify", "open"])
+def test_a_trace_without_a_folder_is_one_warning_of_a_job_that_only_reads(tmp_path: Path, call: str) -> None:
+    program = """
+        import os, sys, warnings, torch, cairn
+        os.environ["CAIRN_TRACE"] = sys.argv[2]
+        state = {"w": torch.ones(10), "n": 1}
+        call = {
+            "load": lambda: cairn.load(state, checkpoint_id=sys.argv[1]),
+            "load_async": lambda: cairn.load_async(state, checkpoint_id=sys.argv[1]).result(),
+            "verify": lambda: [warnings.warn(text, RuntimeWarning) for text in cairn.verify(sys.argv[1]).warnings],
+            "open": lambda: cairn.read(sys.argv[1]),
+        }[sys.argv[3]]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                call()
+        print(*(str(warning.message) for warning in caught if "CAIRN_TRACE" in str(warning.message)), sep="\\n")
+    """
+    cairn.save({"w": torch.ones(10), "n": 1}, checkpoint_id=tmp_path / "step-1")
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "trace", Path("/proc/trace")):
+        said = programs.run_after_torch(program, tmp_path / "step-1", folder, call)
+        assert len(said.splitlines()) == 1 and "no trace is written into" in said, said
 
 
 def test_a_trace_without_a_folder_is_one_warning(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 import commands
 import pytest
 
+import cairn
+
 PROGRAMS = Path(__file__).parent / "clients"
 sys.path.insert(0, str(PROGRAMS))
 
@@ -68,6 +70,14 @@ def test_a_stopped_run_resumes(framework: str, run: Callable[..., Ended], tmp_pa
     resumed = run("parts", Play(title))
     assert resumed == whole
     assert resumed.step == 13
+
+
+def test_damaged_checkpoints_alone_end_the_run(framework: str, run: Callable[..., Ended], tmp_path: Path) -> None:
+    run("parts", Play(f"{framework}_run.py", steps=8))
+    for directory in (tmp_path / "parts" / "run").iterdir():
+        (directory / ".metadata").write_bytes(b"nonsense")
+    with pytest.raises(cairn.Corrupt, match="does not start anew by itself"):
+        run("parts", Play(f"{framework}_run.py"))
 
 
 def test_a_run_of_the_framework_goes_on(framework: str, run: Callable[..., Ended], tmp_path: Path) -> None:

@@ -271,7 +271,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_killed_manager_is_followed(tmp_path: Path) -> None:
-    ended = subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=False, timeout=120)
+    ended = subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=False, timeout=600)
     assert ended.returncode == -signal.SIGKILL
     assert (tmp_path / ".cairn-manager").exists()
     state = state_of(0)

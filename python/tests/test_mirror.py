@@ -73,10 +73,10 @@ def names_of(module: ModuleType) -> dict[str, Any]:
 def expected(value: Any) -> Any:
     """Returns the object that Cairn should have for torch's `value`."""
     if isinstance(value, ModuleType) and value.__name__ in (*MODULES, EXPERIMENTAL):
-        return sys.modules[cairns(value.__name__)]
+        return importlib.import_module(cairns(value.__name__))
     for (module, name), home in OWN.items():
-        if value is getattr(sys.modules[f"{dcp.__name__}.{module}"], name):
-            return getattr(sys.modules[home], name)
+        if value is getattr(importlib.import_module(f"{dcp.__name__}.{module}"), name):
+            return getattr(importlib.import_module(home), name)
     return value
 
 
@@ -117,7 +117,7 @@ def test_replacements_are_listed_once() -> None:
         value = replacements.own(key)
         assert value.__module__ == home
         assert value is not replacements.original(*key)
-        assert replacements.original(*key) is getattr(sys.modules[f"{dcp.__name__}.{key[0]}"], key[1])
+        assert replacements.original(*key) is getattr(importlib.import_module(f"{dcp.__name__}.{key[0]}"), key[1])
 
 
 def test_no_module_of_cairns_hides_one_of_torchs() -> None:

@@ -70,8 +70,9 @@ struct Checkpoint::Impl {
 
   // Whether the directory now holds the metadata of a different checkpoint, or none.
   bool replaced() const;
-  // The error of a read. A data file is missing without damage if a save has replaced the checkpoint meanwhile, or if
-  // prune() has removed it: kReplaced then takes the place of kNotFound.
+  // The error of a read. If a save has replaced the checkpoint meanwhile, or prune() has removed it, a data file is
+  // missing without damage, or a file of its name is of a later save: kReplaced takes the place of kNotFound and
+  // kCorrupt.
   Error replaced_or(Error error) const;
   // kReplaced if the checkpoint has been replaced, else `error`, whatever its code.
   Error replaced_while_read(Error error) const;

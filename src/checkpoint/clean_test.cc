@@ -70,7 +70,7 @@ TEST_F(Clean, RemovesDeadSavesOfSiblings) {
   EXPECT_TRUE(clean(root_)->saves.empty());
 }
 
-TEST_F(Clean, LeavesLivingSavesAndForeignFiles) {
+TEST_F(Clean, LeavesLivingAndForeignFiles) {
   leave_dead_save(root_ / "step-1");
   std::ofstream(root_ / "step-1" / "notes.txt") << "foreign";
   std::ofstream(root_ / "step-1" / "__9_9.distcp") << "a data file without a trailer";
@@ -98,7 +98,7 @@ TEST_F(Clean, FollowsNoLinkInTheRoot) {
   EXPECT_EQ(count_in(scratch_.path() / "elsewhere" / "step-1"), 2u);
 }
 
-TEST_F(Clean, NamesTheSaveThatStaysWithUnreadableMetadata) {
+TEST_F(Clean, UnreadableMetadataKeepsTheSave) {
   leave_dead_save(root_ / "step-1");
   std::ofstream(root_ / "step-1" / ".metadata") << "no pickle";
   const auto cleaned = clean(root_);

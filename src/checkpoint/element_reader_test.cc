@@ -72,7 +72,7 @@ TEST_F(ElementReading, AnyRangeOfAnyTiling) {
   }
 }
 
-TEST_F(ElementReading, TensorsWithoutDimensionsAndWithoutElements) {
+TEST_F(ElementReading, ScalarsAndEmptyTensors) {
   double scalar = 2.5;
   StateDict state;
   ASSERT_TRUE(state.add_tensor("scalar", TensorView::contiguous(&scalar, DType::kFloat64, {})));

@@ -65,7 +65,7 @@ TEST_F(SavesInFlight, NameTheWriterOfALivingSave) {
   EXPECT_GE(found[0].writers[0].seconds_since_sign, 0);
 }
 
-TEST_F(SavesInFlight, NameTheOtherRanksAndTheirFailures) {
+TEST_F(SavesInFlight, NameOtherRanksAndTheirFailures) {
   storage::Storage& storage = directory();
   begin(storage, 5);
   leases_.push_back(commit::Lease::take_as_rank(storage, {{1, 5}, kJob, 5}, 3).value());
@@ -123,7 +123,7 @@ TEST_F(SavesInFlight, ShowALeaseThatIsNotComplete) {
   EXPECT_FALSE(found[0].is_leftover) << "its process may be about to write the rest";
 }
 
-TEST_F(SavesInFlight, AreInTheOrderOfTheirNumbersAndThenOfTheDirectories) {
+TEST_F(SavesInFlight, OrderedByDirectoryAndNumber) {
   storage::Storage& root = directory();
   begin(root, 9);
   begin(root, 2);
@@ -133,7 +133,7 @@ TEST_F(SavesInFlight, AreInTheOrderOfTheirNumbersAndThenOfTheDirectories) {
   EXPECT_EQ(saves()[2].directory, root_ / "a");
 }
 
-TEST_F(SavesInFlight, OfALinkedDirectoryAreShownOnce) {
+TEST_F(SavesInFlight, LinkedDirectoryIsListedOnce) {
   begin(directory("step-1"), 1);
   fs::create_directory_symlink("step-1", root_ / "newest");
   fs::create_directory_symlink(".", root_ / "self");
@@ -141,7 +141,7 @@ TEST_F(SavesInFlight, OfALinkedDirectoryAreShownOnce) {
   EXPECT_EQ(saves()[0].directory, root_ / "step-1");
 }
 
-TEST_F(SavesInFlight, AreOnlyInFoldersWithTheNameOfASave) {
+TEST_F(SavesInFlight, SkipFoldersOfOtherNames) {
   storage::Storage& storage = directory();
   for (const std::string name : {".cairn-", ".cairn-1", ".cairn-0000000000000001000000000000000g", "cairn-x"}) {
     ASSERT_TRUE(storage.make_folder(name));
@@ -150,7 +150,7 @@ TEST_F(SavesInFlight, AreOnlyInFoldersWithTheNameOfASave) {
   EXPECT_TRUE(saves().empty());
 }
 
-TEST_F(SavesInFlight, OfNoDirectoryAreAnError) {
+TEST_F(SavesInFlight, MissingDirectoryIsAnError) {
   const auto found = saves_in_flight(root_);
   ASSERT_FALSE(found);
   EXPECT_EQ(found.error().code(), ErrorCode::kNotFound);

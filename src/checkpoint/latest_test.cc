@@ -86,7 +86,7 @@ class Latest : public testing::Test {
   std::vector<Error> passed_over_;
 };
 
-TEST_F(Latest, IsTheLastSaveForAnyFileTimes) {
+TEST_F(Latest, TakesTheLastSaveByItsRecord) {
   save_as("step-2");
   save_as("step-1");
   change("step-1/.metadata", 3600s);
@@ -94,7 +94,7 @@ TEST_F(Latest, IsTheLastSaveForAnyFileTimes) {
   EXPECT_TRUE(passed_over_.empty());
 }
 
-TEST_F(Latest, SkipsACheckpointWithATruncatedDataFile) {
+TEST_F(Latest, SkipsATruncatedDataFile) {
   save_as("old");
   save_as("new");
   const fs::path file = root_ / "new" / "__0_0.distcp";
@@ -114,7 +114,7 @@ TEST_F(Latest, SkipsACheckpointWithATruncatedDataFile) {
   EXPECT_EQ(passed_over_[0].code(), ErrorCode::kNotFound);
 }
 
-TEST_F(Latest, LooksAtNoFileOutsideTheCheckpoint) {
+TEST_F(Latest, LooksAtNoFileOutside) {
   std::ofstream(scratch_.path() / "outside") << "four";
   save_record("parent", {{"../../outside", 4, 0}});
   save_record("absolute", {{(scratch_.path() / "outside").string(), 4, 0}});
@@ -123,7 +123,7 @@ TEST_F(Latest, LooksAtNoFileOutsideTheCheckpoint) {
   for (const Error& error : passed_over_) EXPECT_EQ(error.code(), ErrorCode::kUnsafe) << error.what();
 }
 
-TEST_F(Latest, WaitsOnNoPipe) {
+TEST_F(Latest, DoesNotWaitOnAPipe) {
   save_as("old");
   fs::create_directories(root_ / "piped");
   ASSERT_EQ(mkfifo((root_ / "piped" / ".metadata").c_str(), 0600), 0);
@@ -134,7 +134,7 @@ TEST_F(Latest, WaitsOnNoPipe) {
   EXPECT_EQ(passed_over_.size(), 2u) << "the record of 'data' is older than the save, so its files do not matter";
 }
 
-TEST_F(Latest, OrdersStockCheckpointsByTheTimeOfTheirMetadata) {
+TEST_F(Latest, OrdersStockCheckpointsByTime) {
   for (const std::string name : {"a", "b", "c"}) save_stock(name);
   change("a/.metadata", 20s);
   change("b/.metadata", 10s);
@@ -142,7 +142,7 @@ TEST_F(Latest, OrdersStockCheckpointsByTheTimeOfTheirMetadata) {
   EXPECT_EQ(newest(), "b");
 }
 
-TEST_F(Latest, OrdersStockCheckpointsOfOneTimeByTheirNumbers) {
+TEST_F(Latest, OrdersEqualTimesByNumber) {
   const auto time = fs::file_time_type::clock::now() - 10s;
   for (const std::string name : {"step-9", "step-100", "step-20"}) {
     save_stock(name);
@@ -151,7 +151,7 @@ TEST_F(Latest, OrdersStockCheckpointsOfOneTimeByTheirNumbers) {
   EXPECT_EQ(newest(), "step-100");
 }
 
-TEST_F(Latest, ComparesTheBestOfBothKindsByTime) {
+TEST_F(Latest, ComparesBothKindsByTime) {
   save_as("ours");
   save_stock("stock");
   change("stock/.metadata", 60s);
@@ -160,7 +160,7 @@ TEST_F(Latest, ComparesTheBestOfBothKindsByTime) {
   EXPECT_EQ(newest(), "stock");
 }
 
-TEST_F(Latest, RanksAnExactCopyRightAfterItsOriginal) {
+TEST_F(Latest, RanksACopyAfterItsOriginal) {
   save_as("step-1");
   save_as("step-2");
   ASSERT_TRUE(convert(root_ / "step-1", root_ / "step-1-copy-9"));
@@ -174,7 +174,7 @@ TEST_F(Latest, RanksAnExactCopyRightAfterItsOriginal) {
   EXPECT_EQ(newest(), "step-3");
 }
 
-TEST_F(Latest, RanksAChangedCopyAfterAllOtherCheckpoints) {
+TEST_F(Latest, RanksAChangedCopyLast) {
   save_as("step-1");
   save_as("step-2");
   ConvertOptions options;
@@ -189,7 +189,7 @@ TEST_F(Latest, RanksAChangedCopyAfterAllOtherCheckpoints) {
   EXPECT_EQ(newest(), "stock");
 }
 
-TEST_F(Latest, PassesOverMetadataWithAFlippedBit) {
+TEST_F(Latest, SkipsMetadataWithAFlippedBit) {
   save_as("old");
   save_as("new");
   const fs::path metadata = root_ / "new" / ".metadata";
@@ -207,7 +207,7 @@ TEST_F(Latest, PassesOverMetadataWithAFlippedBit) {
   EXPECT_EQ(newest(), "new");
 }
 
-TEST_F(Latest, ReadsNoOlderCheckpointThanItsResult) {
+TEST_F(Latest, ReadsNothingOlderThanItsResult) {
   save_as("old");
   save_as("new");
   damage("old/.metadata", 3);  // in the pickle: the commit record is intact
@@ -215,7 +215,7 @@ TEST_F(Latest, ReadsNoOlderCheckpointThanItsResult) {
   EXPECT_TRUE(passed_over_.empty());
 }
 
-TEST_F(Latest, ChecksThePickleAndTheFilesOfAStockCheckpoint) {
+TEST_F(Latest, ChecksFilesOfAStockCheckpoint) {
   save_stock("old");
   change("old/.metadata", 60s);
   save_stock("new", pickle_of({"a.distcp", "b.distcp"}));
@@ -232,7 +232,7 @@ TEST_F(Latest, ChecksThePickleAndTheFilesOfAStockCheckpoint) {
   EXPECT_EQ(newest(), "old") << "a pickle that is no metadata";
 }
 
-TEST_F(Latest, GoesByTheLinkOfMetadataThatIsMissing) {
+TEST_F(Latest, SkipsADanglingMetadataLink) {
   save_as("old");
   fs::create_directories(root_ / "new");
   fs::create_symlink("nowhere", root_ / "new" / ".metadata");
@@ -241,7 +241,7 @@ TEST_F(Latest, GoesByTheLinkOfMetadataThatIsMissing) {
   EXPECT_EQ(passed_over_[0].code(), ErrorCode::kNotFound);
 }
 
-TEST_F(Latest, NamesALinkToNothingThatMayHaveBeenNewer) {
+TEST_F(Latest, NamesADanglingNewerDirectory) {
   save_as("step-5");
   fs::create_directory_symlink(scratch_.path() / "removed", root_ / "step-9");
   EXPECT_EQ(newest(), "step-5");
@@ -258,7 +258,7 @@ TEST_F(Latest, NamesALinkToNothingThatMayHaveBeenNewer) {
   EXPECT_TRUE(passed_over_.empty()) << "an earlier link with a smaller number";
 }
 
-TEST_F(Latest, IsTheLastModelBesideALinkToNothing) {
+TEST_F(Latest, TakesAModelBesideADanglingLink) {
   ASSERT_TRUE(save_model(root_ / "model", 1));
   fs::create_directory_symlink("removed", root_ / "best");
   EXPECT_EQ(newest(), "model");
@@ -294,7 +294,7 @@ TEST_F(Latest, ListsAllCheckpointsInItsOrder) {
   EXPECT_EQ(checkpoints(root_ / "missing").error().code(), ErrorCode::kNotFound);
 }
 
-TEST_F(Latest, GivesAllRanksTheAnswerOfTheFirst) {
+TEST_F(Latest, AllRanksGetTheFirstRanksAnswer) {
   save_as("step-1");
   as_three_ranks([&](std::size_t rank, Collectives& collectives) {
     const fs::path root = rank == 0 ? root_ : root_ / "none";
@@ -312,7 +312,7 @@ TEST_F(Latest, GivesAllRanksTheAnswerOfTheFirst) {
   });
 }
 
-TEST_F(Latest, PassesOverAStockCheckpointThatIsCutShort) {
+TEST_F(Latest, SkipsACutOffStockCheckpoint) {
   save_stock("old");
   change("old/.metadata", 60s);
   save_stock("cut", "N");
@@ -322,7 +322,7 @@ TEST_F(Latest, PassesOverAStockCheckpointThatIsCutShort) {
   for (const Error& error : passed_over_) EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
 }
 
-TEST_F(Latest, IsNoneWithoutARoot) {
+TEST_F(Latest, FindsNoneWithoutARoot) {
   EXPECT_EQ(newest(), "");
   ASSERT_EQ(passed_over_.size(), 1u);
   EXPECT_EQ(passed_over_[0].code(), ErrorCode::kNotFound);
@@ -335,7 +335,7 @@ TEST_F(Latest, LooksIntoNoPrivateFolder) {
   EXPECT_EQ(newest(), "old");
 }
 
-TEST_F(Latest, WaitsForALivingWriterUntilTheCallerInterrupts) {
+TEST_F(Latest, WaitsForAWriterUntilInterrupt) {
   save_as("old");
   const auto storage = storage::open_directory(root_ / "old").value();
   const auto lease = commit::Lease::take_with_folder(*storage, {{1, 2}, {3, 4}, 1});
@@ -347,7 +347,7 @@ TEST_F(Latest, WaitsForALivingWriterUntilTheCallerInterrupts) {
   EXPECT_EQ(asked, 3);
 }
 
-TEST_F(Latest, IsTheLastModelIfThereIsNoCheckpoint) {
+TEST_F(Latest, TakesTheLastModelWithoutOthers) {
   ASSERT_TRUE(save_model(root_ / "b", 1));
   ASSERT_TRUE(save_model(root_ / "a", 2));
   fs::create_directories(root_ / "pretrained");

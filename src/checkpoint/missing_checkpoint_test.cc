@@ -31,7 +31,7 @@ class MissingCheckpoint : public testing::Test {
   fs::path root_ = scratch_.path();
 };
 
-TEST_F(MissingCheckpoint, CheckpointsInTheDirectoryAreFoundInTheOrderOfTheirNumbers) {
+TEST_F(MissingCheckpoint, SubfoldersAreListedByNumber) {
   for (const std::string name : {"step-100", "step-20", "step-3"}) make(name);
   fs::create_directories(root_ / "logs");
   const Error error = refusal(root_);
@@ -54,13 +54,13 @@ TEST_F(MissingCheckpoint, AnEmptyDirectoryHoldsNone) {
   EXPECT_FALSE(error.actual());
 }
 
-TEST_F(MissingCheckpoint, ASaveThatIsNotCommittedIsMentioned) {
+TEST_F(MissingCheckpoint, AnUncommittedSaveIsMentioned) {
   fs::create_directories(root_ / ".cairn-00000000000000000000000000000001");
   EXPECT_EQ(refusal(root_).message(),
             "no checkpoint in '" + root_.string() + "' (no .metadata). A save into it has not been committed");
 }
 
-TEST_F(MissingCheckpoint, OfADirectoryThatDoesNotExistTheNeighboursAreNamed) {
+TEST_F(MissingCheckpoint, NeighboursOfAMissingDirectory) {
   make("step-20");
   make("step-3");
   for (const fs::path& directory : {root_ / "step-4", root_ / "step-4" / ""}) {
@@ -73,7 +73,7 @@ TEST_F(MissingCheckpoint, OfADirectoryThatDoesNotExistTheNeighboursAreNamed) {
             "no checkpoint in '" + (root_ / "a" / "b").string() + "': there is no such directory");
 }
 
-TEST_F(MissingCheckpoint, OfAFileTheDirectoryIsNamed) {
+TEST_F(MissingCheckpoint, NamesTheDirectoryOfAFile) {
   make("step-3");
   const fs::path file = root_ / "step-3" / ".metadata";
   const Error error = refusal(file);
@@ -83,7 +83,7 @@ TEST_F(MissingCheckpoint, OfAFileTheDirectoryIsNamed) {
                                  (root_ / "step-3").string() + "'");
 }
 
-TEST_F(MissingCheckpoint, ALoadSaysTheSame) {
+TEST_F(MissingCheckpoint, ALoadListsSubfoldersToo) {
   make("step-3");
   SampleState target(0);
   const auto loaded = load(root_, target.dict());

@@ -22,19 +22,19 @@ std::string message(const std::vector<std::string>& in_checkpoint, const std::ve
   return error.message();
 }
 
-TEST(MissingKeys, AllAreNamedWithTheNearestOfTheFirst) {
+TEST(MissingKeys, NamesAllAndTheNearestOfAFew) {
   EXPECT_EQ(message({"model.weight", "model.bias"}, {"model.weihgt", "head.scale"}),
             "Missing key in checkpoint state_dict: model.weihgt (nearest: model.weight), head.scale");
 }
 
-TEST(MissingKeys, ManyAreCounted) {
+TEST(MissingKeys, CountsTheRestOfMany) {
   std::vector<std::string> missing;
   for (int i = 10; i < 30; ++i) missing.push_back("k" + std::to_string(i));
   EXPECT_EQ(message({"other"}, missing),
             "Missing key in checkpoint state_dict: k10, k11, k12, k13, k14, k15, k16, k17 and 12 more");
 }
 
-TEST(MissingKeys, APrefixOfAWrapperIsNamedInEitherDirection) {
+TEST(MissingKeys, NamesAddedAndMissingPrefixes) {
   EXPECT_EQ(
       message({"module.a.w", "module.b.w", "step"}, {"a.w", "b.w"}),
       "Missing key in checkpoint state_dict: a.w, b.w. All 2 are in the checkpoint with the prefix 'module.', which "
@@ -50,7 +50,7 @@ TEST(MissingKeys, APrefixMayStandInsideTheName) {
   EXPECT_NE(text.find("All 2 are in the checkpoint with the prefix 'module.'"), std::string::npos) << text;
 }
 
-TEST(MissingKeys, APrefixThatExplainsOnlySomeIsNotNamed) {
+TEST(MissingKeys, NamesNoPrefixOfOnlySomeKeys) {
   const std::string text = message({"module.a.w"}, {"a.w", "b.w"});
   EXPECT_EQ(text, "Missing key in checkpoint state_dict: a.w (nearest: module.a.w), b.w");
 }

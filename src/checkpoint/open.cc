@@ -99,7 +99,8 @@ Result<Value> Checkpoint::Impl::value_in_torch_save(std::string_view fqn) {
 }
 
 Error Checkpoint::Impl::replaced_or(Error error) const {
-  return error.code() == ErrorCode::kNotFound ? replaced_while_read(std::move(error)) : error;
+  const bool may_be = error.code() == ErrorCode::kNotFound || error.code() == ErrorCode::kCorrupt;
+  return may_be ? replaced_while_read(std::move(error)) : error;
 }
 
 Error Checkpoint::Impl::replaced_while_read(Error error) const {
@@ -344,9 +345,19 @@ Result<std::uint64_t> Checkpoint::file_bytes(std::string_view file) const {
   return opened->size();
 }
 
+namespace {
+
+template <class T>
+Result<T> or_replaced(const Checkpoint::Impl& impl, Result<T> read) {
+  if (!read) return impl.replaced_or(std::move(read).error());
+  return read;
+}
+
+}  // namespace
+
 Result<std::string> Checkpoint::read_payload(std::string_view fqn, const LoadOptions& options) const {
   CAIRN_TRY_ASSIGN(const WantedEntries entries, WantedEntries::of_key(*impl_, fqn));
-  return impl_->payload_of(entries, fqn, options);
+  return or_replaced(*impl_, impl_->payload_of(entries, fqn, options));
 }
 
 Result<std::string> Checkpoint::Impl::payload_of(const WantedEntries& entries, std::string_view fqn,
@@ -376,7 +387,7 @@ Result<std::string> Checkpoint::read_chunk_payload(std::string_view fqn, std::si
   if (tensor == nullptr || chunk >= tensor->chunk_count()) {
     return Error(ErrorCode::kMissingKey, "no such chunk in the checkpoint").key(fqn).actual(std::to_string(chunk));
   }
-  return impl_->chunk_payload(fqn, tensor->locations[chunk], options);
+  return or_replaced(*impl_, impl_->chunk_payload(fqn, tensor->locations[chunk], options));
 }
 
 Result<std::string> Checkpoint::Impl::chunk_payload(std::string_view fqn, const ItemLocation& location,
@@ -406,7 +417,7 @@ Result<std::string> Checkpoint::Impl::chunk_payload(std::string_view fqn, const 
 
 Result<Value> Checkpoint::read_value(std::string_view fqn, const LoadOptions& options) const {
   CAIRN_TRY_ASSIGN(const WantedEntries entries, WantedEntries::of_key(*impl_, fqn));
-  return impl_->value_of(entries, fqn, options);
+  return or_replaced(*impl_, impl_->value_of(entries, fqn, options));
 }
 
 Result<Value> Checkpoint::Impl::value_of(const WantedEntries& entries, std::string_view fqn,

@@ -85,14 +85,14 @@ class SafetensorsModel : public testing::Test {
 
 const std::string kRestOfASave = "model-00001-of-00002-" + std::string(39, '1') + ".safetensors";
 
-TEST_F(SafetensorsModel, IsTheNewerOneIfASaveCommitsBetweenTheIndexAndTheFiles) {
+TEST_F(SafetensorsModel, ASaveCommitsDuringTheOpening) {
   save(1);
   auto opened = open_while([this] { save(2); }, 1);
   ASSERT_TRUE(opened) << opened.error().what();
   EXPECT_EQ(step_of(*opened), 2);
 }
 
-TEST_F(SafetensorsModel, IsNotFoundIfTheFilesAreGoneAgainAndAgain) {
+TEST_F(SafetensorsModel, GivesUpAfterFiveMissingFiles) {
   save(1);
   fs::remove(directory_ / "model-00001-of-00001.safetensors");
   int tries = 0;
@@ -103,7 +103,7 @@ TEST_F(SafetensorsModel, IsNotFoundIfTheFilesAreGoneAgainAndAgain) {
   EXPECT_EQ(tries, 5);
 }
 
-TEST_F(SafetensorsModel, WithoutAnIndexIsReadBesideTheRestOfAnotherSave) {
+TEST_F(SafetensorsModel, NoIndexBesideTheRestOfASave) {
   fs::create_directories(directory_);
   write_foreign("model.safetensors", "w");
   write(kRestOfASave, "");
@@ -113,7 +113,7 @@ TEST_F(SafetensorsModel, WithoutAnIndexIsReadBesideTheRestOfAnotherSave) {
   EXPECT_FALSE(order_of_model(*storage()).value());
 }
 
-TEST_F(SafetensorsModel, WithoutAnIndexIsRefusedBesideTheFilesOfAnotherModel) {
+TEST_F(SafetensorsModel, NoIndexBesideAnotherModel) {
   for (const char* other : {"shard-00001-model-00001-of-00001.safetensors", "model-00001-of-00002.safetensors"}) {
     fs::remove_all(directory_);
     fs::create_directories(directory_);
@@ -126,7 +126,7 @@ TEST_F(SafetensorsModel, WithoutAnIndexIsRefusedBesideTheFilesOfAnotherModel) {
   }
 }
 
-TEST_F(SafetensorsModel, WithoutAnIndexNamesAnUnreadableFile) {
+TEST_F(SafetensorsModel, NoIndexAndAnUnreadableFile) {
   fs::create_directories(directory_);
   write(kRestOfASave, "");
   const auto rest = open();
@@ -137,7 +137,7 @@ TEST_F(SafetensorsModel, WithoutAnIndexNamesAnUnreadableFile) {
   EXPECT_EQ(refusal(), ErrorCode::kCorrupt);
 }
 
-TEST_F(SafetensorsModel, OfShardsWithAnUnreadableShardIsRefusedByTheShardsName) {
+TEST_F(SafetensorsModel, NamesAnUnreadableShard) {
   const SafetensorsForm shards{{}, true, true};
   save(1, shards);
   save(2, shards);  // the names have the id of the save
@@ -150,7 +150,7 @@ TEST_F(SafetensorsModel, OfShardsWithAnUnreadableShardIsRefusedByTheShardsName) 
   EXPECT_EQ(opened.error().file(), shard.filename().string());
 }
 
-TEST_F(SafetensorsModel, MayLieInASubfolderThatNoLinkLeadsOutOf) {
+TEST_F(SafetensorsModel, StaysWithinItsDirectory) {
   write_foreign("part/w.safetensors", "w");
   write_index("w", "part/w.safetensors");
   const auto opened = open();
@@ -178,7 +178,7 @@ TEST_F(SafetensorsModel, MayLieInASubfolderThatNoLinkLeadsOutOf) {
   EXPECT_EQ(refusal(), ErrorCode::kUnsafe);
 }
 
-TEST_F(SafetensorsModel, HasThePlaceOfItsSaveInTheOrderOfSaves) {
+TEST_F(SafetensorsModel, OrdersModelsByTheirSaves) {
   save(1);
   const auto first = order_of_model(*storage()).value();
   save(2);

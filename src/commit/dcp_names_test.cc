@@ -5,7 +5,7 @@
 namespace cairn::commit {
 namespace {
 
-TEST(DcpNames, AreThoseOfMetadataAndOfDataFiles) {
+TEST(DcpNames, AreMetadataAndDataFileNames) {
   for (const char* name : {".metadata", "__0.metadata", "__12.metadata"}) {
     EXPECT_TRUE(is_metadata_name(name)) << name;
     EXPECT_TRUE(is_dcp_file_name(name)) << name;

@@ -57,7 +57,7 @@ class DeadSaves : public testing::Test {
   std::string data_file_ = data_file_name({{kDeadSave, {}, 0}, false}, 0, 0);
 };
 
-TEST_F(DeadSaves, KeepTheirDataFilesWhileTheSealedMetadataIsLeft) {
+TEST_F(DeadSaves, KeepDataOfSealedMetadata) {
   failing_.unremovable = sealed_;
   const auto removed = remove_dead_saves(failing_, Removal::kDo);
   ASSERT_TRUE(removed) << removed.error().what();
@@ -70,7 +70,7 @@ TEST_F(DeadSaves, KeepTheirDataFilesWhileTheSealedMetadataIsLeft) {
   EXPECT_FALSE(has(data_file_) || has(folder_));
 }
 
-TEST_F(DeadSaves, AreNotJudgedByALeaseThatTheServerHasLost) {
+TEST_F(DeadSaves, AreNotJudgedByALostLease) {
   const auto folder = scratch_.path() / folder_;
   std::filesystem::last_write_time(folder, std::filesystem::last_write_time(folder) - std::chrono::hours(1));
   failing_.stale = lease_;
@@ -80,7 +80,7 @@ TEST_F(DeadSaves, AreNotJudgedByALeaseThatTheServerHasLost) {
   EXPECT_TRUE(has(data_file_) && has(lease_));
 }
 
-TEST_F(DeadSaves, RemoveOnlyReplacedFilesThatNoOtherSaveHasWrittenAgain) {
+TEST_F(DeadSaves, KeepARewrittenReplacedFile) {
   const std::string old = "__0_0.distcp", rewritten = "__1_0.distcp";
   ASSERT_TRUE(disk_->create_whole(old, "replaced", Durability::kBuffered));
   const std::string list = folder_ + "/" + std::string(kReplacedName);
@@ -94,7 +94,7 @@ TEST_F(DeadSaves, RemoveOnlyReplacedFilesThatNoOtherSaveHasWrittenAgain) {
   EXPECT_TRUE(has(rewritten));
 }
 
-TEST_F(DeadSaves, OfOtherUsersAreNoProblems) {
+TEST_F(DeadSaves, OtherUsersSavesAreNoProblems) {
   storage::ModelStorage disk;
   ASSERT_TRUE(disk.make_folder(folder_));
   leave_dead_lease(disk, folder_);

@@ -7,7 +7,7 @@
 namespace cairn::commit {
 namespace {
 
-TEST(JobIdentity, OfAForkedChildIsANewJob) {
+TEST(JobIdentity, IsNewInAForkedChild) {
   const SaveIdentity first = next_save_identity();
   const SaveIdentity second = next_save_identity();
   EXPECT_EQ(second.job_id, first.job_id);

@@ -58,7 +58,7 @@ TEST_F(LeakedFile, StaysUnlessProvenLeaked) {
   EXPECT_EQ(names_in(*disk_).size(), before + 2) << testing::PrintToString(names_in(*disk_));
 }
 
-TEST_F(LeakedFile, StaysIfARankThatSavedAloneRefersToTheFile) {
+TEST_F(LeakedFile, StaysIfNamedByARankAlone) {
   const SaveIdentity alone{kLost, kOtherJob, 1};
   {
     const auto transaction = claim_checkpoint(*disk_, alone, {.alone_as_rank = 3}).value();
@@ -115,7 +115,7 @@ class Lockless : public storage::ViewStorage {
   Result<std::unique_ptr<storage::StorageLock>> lock() override { return std::unique_ptr<storage::StorageLock>(); }
 };
 
-TEST_F(LeakedFile, StaysWithoutALockWhichIsSaidOnce) {
+TEST_F(LeakedFile, StaysUnlockedWithOneWarning) {
   leave("__0_0.distcp", data_file_of(kLost));
   Lockless disk(*disk_);
   for (const std::uint64_t number : {1u, 2u}) {
@@ -151,7 +151,7 @@ class LosesItsLock : public storage::ViewStorage {
   int lost_at_;
 };
 
-TEST_F(LeakedFile, StaysIfTheLockWasLostInTheCommit) {
+TEST_F(LeakedFile, StaysIfTheLockWasLost) {
   leave("__0_0.distcp", data_file_of(kLost));
   LosesItsLock disk(*disk_, 2);
   OneSave save(disk, save_number(1));

@@ -71,7 +71,7 @@ TEST_P(Leases, AreJudgedByTheStoragesClock) {
   EXPECT_FALSE(is_there(dead));
 }
 
-TEST_P(Leases, OfOneSaveAreJudgedByTheStoragesClockToo) {
+TEST_P(Leases, CleanUpJudgesByStoragesClock) {
   ServerDirectory directory{std::chrono::minutes(GetParam())};
   const std::string living = directory.make_foreign_save(1, std::chrono::seconds(10));
   const std::string dead = directory.make_foreign_save(2, std::chrono::minutes(6));
@@ -82,7 +82,7 @@ TEST_P(Leases, OfOneSaveAreJudgedByTheStoragesClockToo) {
   EXPECT_FALSE(directory.storage().list(dead));
 }
 
-TEST_P(Leases, OfLivingSavesOutliveAPrune) {
+TEST_P(Leases, LivingSavesOutliveAPrune) {
   ServerDirectory directory{std::chrono::minutes(GetParam())};
   const std::string living = directory.make_foreign_save(1, std::chrono::seconds(10));
   const auto removed = remove_dead_saves(directory.storage(), Removal::kDo);

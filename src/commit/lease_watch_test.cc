@@ -25,9 +25,9 @@ class FailingLooks final : public storage::ViewStorage {
 };
 
 // The lease of a process of another host. The test gives the time.
-class AForeignLease : public testing::Test {
+class ForeignLease : public testing::Test {
  protected:
-  AForeignLease() {
+  ForeignLease() {
     deadlines_.progress = 30s;
     EXPECT_TRUE(disk_.create_whole("lease", "cairn-lease 1\nhost elsewhere\nboot b\nnamespace n\npid 7\nstart 1\n",
                                    Durability::kBuffered));
@@ -46,25 +46,25 @@ class AForeignLease : public testing::Test {
   LeaseWatch watch_{view_, "lease"};
 };
 
-TEST_F(AForeignLease, IsSilentAfterTheDeadline) {
+TEST_F(ForeignLease, IsSilentAfterTheDeadline) {
   EXPECT_EQ(look(10s), Liveness::kAlive);
   EXPECT_EQ(look(30s), Liveness::kAlive);
   EXPECT_EQ(look(30s + 1ms), Liveness::kSilent);
 }
 
-TEST_F(AForeignLease, IsSilentAfterSomeBeats) {
+TEST_F(ForeignLease, IsSilentAfterSomeBeats) {
   deadlines_.progress = 1ms;
   EXPECT_EQ(look(10s), Liveness::kAlive);
   EXPECT_EQ(look(20s), Liveness::kAlive);
   EXPECT_EQ(look(20s + 1ms), Liveness::kSilent);
 }
 
-TEST_F(AForeignLease, IsSilentOnlyAtASecondLook) {
+TEST_F(ForeignLease, IsSilentOnlyAtASecondLook) {
   EXPECT_EQ(look(1h), Liveness::kAlive) << "the first look that found no touch";
   EXPECT_EQ(look(1h), Liveness::kSilent);
 }
 
-TEST_F(AForeignLease, LivesFromTouchToTouch) {
+TEST_F(ForeignLease, LivesFromTouchToTouch) {
   for (std::chrono::minutes at = 1min; at < 10min; ++at) {
     ASSERT_TRUE(disk_.touch("lease"));
     EXPECT_EQ(look(at), Liveness::kAlive);
@@ -74,7 +74,7 @@ TEST_F(AForeignLease, LivesFromTouchToTouch) {
   }
 }
 
-TEST_F(AForeignLease, IsSilentWhenLooksFailForLong) {
+TEST_F(ForeignLease, IsSilentWhenLooksFailForLong) {
   view_.fails = true;
   EXPECT_EQ(look(1h), Liveness::kAlive);
   EXPECT_EQ(look(1h + 30s), Liveness::kAlive);

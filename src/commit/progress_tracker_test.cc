@@ -25,7 +25,7 @@ TEST(ProgressLine, CarriesThePendingCall) {
   EXPECT_EQ(decoded->pending->age, 1500ms);
 }
 
-TEST(ProgressLine, WithUnknownWordsIsNoReport) {
+TEST(ProgressLine, RefusesUnknownWords) {
   const std::string line = encode_progress_line({SavePhase::kWriting, 5, 7, {}});
   ASSERT_TRUE(decode_progress_line(line));
   for (const std::string& known : {std::string("progress"), std::string("writing"), std::string(" - ")}) {

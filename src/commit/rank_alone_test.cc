@@ -48,7 +48,7 @@ class RankAlone : public testing::Test {
   ModelStorage disk_;
 };
 
-TEST_F(RankAlone, TakesAsManyCallsHoweverManyRanksThereAre) {
+TEST_F(RankAlone, CallsDoNotGrowWithTheRanks) {
   commit_one(disk_, save_number(1), alone());
   const std::uint64_t among_one = calls_of_save(2);
   std::vector<std::unique_ptr<OneSave>> saves_in_flight;
@@ -75,7 +75,7 @@ TEST_F(RankAlone, LeavesNothingIfTheSaveFails) {
   EXPECT_TRUE(names_in(disk_).empty()) << testing::PrintToString(names_in(disk_));
 }
 
-TEST_F(RankAlone, RemovesTheLeftoversOfItsDeadSaves) {
+TEST_F(RankAlone, RemovesItsDeadSavesLeftovers) {
   const std::string first = die(save_number(1, kOtherJob));
   const std::string second = die(save_number(2, kOtherJob));
   EXPECT_EQ(read_rank_note(disk_, kAlone).size(), 2u);
@@ -84,7 +84,7 @@ TEST_F(RankAlone, RemovesTheLeftoversOfItsDeadSaves) {
   EXPECT_EQ(names_in(disk_).size(), 2u) << testing::PrintToString(names_in(disk_));
 }
 
-TEST_F(RankAlone, KeepsTheFilesOfLivingSavesAndOfOtherRanks) {
+TEST_F(RankAlone, KeepsFilesOfLivingAndOthers) {
   OneSave living(disk_, save_number(1, kOtherJob), alone());
   ASSERT_TRUE(living.publish());
   const std::string dead_of_another = die(save_number(2, kOtherJob), 5);
@@ -96,7 +96,7 @@ TEST_F(RankAlone, KeepsTheFilesOfLivingSavesAndOfOtherRanks) {
   EXPECT_FALSE(holds(disk_, dead_of_another));
 }
 
-TEST_F(RankAlone, KeepsAReplacedFileThatTheCheckpointOfAllRanksNames) {
+TEST_F(RankAlone, KeepsReplacedFileNamedByAll) {
   commit_one(disk_, save_number(1), alone());
   const auto of_all = claim_checkpoint(disk_, save_number(2)).value();
   manifest::CommitRecord record;
@@ -106,7 +106,7 @@ TEST_F(RankAlone, KeepsAReplacedFileThatTheCheckpointOfAllRanksNames) {
   EXPECT_TRUE(holds(disk_, "__3_0.distcp"));
 }
 
-TEST_F(RankAlone, KeepsAReplacedFileOfAnotherRank) {
+TEST_F(RankAlone, KeepsAnotherRanksReplacedFile) {
   const auto copied = claim_checkpoint(disk_, save_number(1), alone()).value();
   manifest::CommitRecord record;
   record.files.push_back({"__5_0.distcp", 4, 0});
@@ -117,7 +117,7 @@ TEST_F(RankAlone, KeepsAReplacedFileOfAnotherRank) {
 }
 
 // Another user may have written the note.
-TEST_F(RankAlone, RemovesNothingForANoteThatNamesAnotherRanksSave) {
+TEST_F(RankAlone, RemovesNothingForAForeignNote) {
   const SaveIdentity of_another = save_number(7, kOtherJob);
   const std::string file = die(of_another, 5);
   leave(rank_note_name(kAlone), to_hex(of_another.save_id) + "\nno save\n");
@@ -125,7 +125,7 @@ TEST_F(RankAlone, RemovesNothingForANoteThatNamesAnotherRanksSave) {
   EXPECT_TRUE(holds(disk_, file));
 }
 
-TEST_F(RankAlone, IsNotHinderedByANoteThatCannotBeRead) {
+TEST_F(RankAlone, IgnoresAnUnreadableNote) {
   leave(rank_note_name(kAlone), std::string(1 << 20, 'x'));
   commit_one(disk_, save_number(1), alone());
   EXPECT_EQ(names_in(disk_).size(), 2u);
@@ -153,7 +153,7 @@ TEST_F(RankAlone, HasANoteThatOnlyRanksRead) {
 
 // A kill at each operation of a save: the rank's next save finds all leftovers but an empty private folder, if the kill
 // came before the note.
-TEST_F(RankAlone, TheNextSaveRemovesTheLeftoversOfAKillAtAnyOperation) {
+TEST_F(RankAlone, NextSaveCleansUpAfterAnyKill) {
   for (std::uint64_t kill_at = 0, fired = 1; fired; ++kill_at) {
     SCOPED_TRACE(kill_at);
     ModelStorage disk;

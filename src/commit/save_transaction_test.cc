@@ -24,7 +24,7 @@ namespace {
 
 using storage::ModelStorage;
 
-TEST(Commit, TheFirstSaveHasTheNamesOfStockTorch) {
+TEST(Commit, FirstSaveHasTheNamesOfTorch) {
   ModelStorage disk;
   ASSERT_TRUE(disk.create_whole("common.pt", "others", Durability::kDurable));
   commit_one(disk, save_number(1));
@@ -40,7 +40,7 @@ TEST(Commit, ALaterSaveNeverReusesAName) {
   EXPECT_EQ(read_metadata_in_place(disk).value().record->save_number, 2u);
 }
 
-TEST(Commit, TwoSavesThatBeginTogetherSeeEachOther) {
+TEST(Commit, ConcurrentSavesSeeEachOther) {
   ModelStorage disk;
   OneSave first(disk, save_number(1));
   OneSave second(disk, save_number(1, kOtherJob));
@@ -48,7 +48,7 @@ TEST(Commit, TwoSavesThatBeginTogetherSeeEachOther) {
   EXPECT_NE(second.name(), "__0_0.distcp");
 }
 
-TEST(Commit, TheLoserOfTwoJobsFailsAndWithdraws) {
+TEST(Commit, LoserOfTwoJobsWithdraws) {
   ModelStorage disk;
   OneSave loser(disk, save_number(1));
   commit_one(disk, save_number(1, kOtherJob));
@@ -61,7 +61,7 @@ TEST(Commit, TheLoserOfTwoJobsFailsAndWithdraws) {
   EXPECT_EQ(read_metadata_in_place(disk).value().record->job_id, kOtherJob);
 }
 
-TEST(Commit, BesideAModelIsRefused) {
+TEST(Commit, IsRefusedBesideAModel) {
   ModelStorage disk;
   ASSERT_TRUE(disk.create_whole("model.safetensors", "a model", Durability::kDurable));
   const auto claimed = claim_checkpoint(disk, save_number(1), {.beside_a_model = false});
@@ -92,7 +92,7 @@ TEST(Commit, TheLoserNamesBothSaves) {
 }
 
 // The removal looked for saves under way just before the claim.
-TEST(Commit, GoesOnAfterTheRemovalOfTheOldCheckpoint) {
+TEST(Commit, GoesOnAfterTheOldIsRemoved) {
   ModelStorage disk;
   commit_one(disk, save_number(1));
   OneSave second(disk, save_number(2));
@@ -104,7 +104,7 @@ TEST(Commit, GoesOnAfterTheRemovalOfTheOldCheckpoint) {
   EXPECT_TRUE(holds(disk, second.name()));
 }
 
-TEST(Commit, OfAJobComeInTheirOrder) {
+TEST(Commit, KeepsTheOrderOfAJob) {
   ModelStorage disk;
   OneSave second(disk, save_number(2));
   OneSave first(disk, save_number(1));
@@ -119,7 +119,7 @@ TEST(Commit, OfAJobComeInTheirOrder) {
   EXPECT_EQ(names_in(disk), (std::vector<std::string>{".metadata", third.name()}));
 }
 
-TEST(Commit, WithoutOverwriteTheSecondOfTwoConcurrentSavesFails) {
+TEST(Commit, RefusesAConcurrentOverwrite) {
   ModelStorage disk;
   auto first = claim_checkpoint(disk, save_number(1), {.overwrite = false}).value();
   auto second = claim_checkpoint(disk, save_number(2), {.overwrite = false}).value();
@@ -150,7 +150,7 @@ class OddPublishing : public storage::ViewStorage {
   Publish publish_;
 };
 
-TEST(Commit, AFilePublishedByAFailedCallIsWithdrawn) {
+TEST(Commit, FileOfAFailedCallIsWithdrawn) {
   ModelStorage disk;
   OddPublishing odd(disk, [](storage::Storage& storage, std::string_view from, std::string_view to) -> Result<void> {
     CAIRN_TRY(storage.publish(from, to));
@@ -164,7 +164,7 @@ TEST(Commit, AFilePublishedByAFailedCallIsWithdrawn) {
   EXPECT_EQ(names_in(disk), std::vector<std::string>());
 }
 
-TEST(Commit, AFileOfAnotherSaveIsNeverWithdrawn) {
+TEST(Commit, LeavesAFileOfAnotherSave) {
   for (const std::string& other : {data_file_of({8, 8}), std::string("of stock torch")}) {
     ModelStorage disk;
     OddPublishing odd(disk, [&](storage::Storage& storage, std::string_view from, std::string_view to) {
@@ -181,7 +181,7 @@ TEST(Commit, AFileOfAnotherSaveIsNeverWithdrawn) {
   }
 }
 
-TEST(MetadataInPlace, OfOneSaveIsKnownByItsRecordAlone) {
+TEST(MetadataInPlace, IsComparedByTheRecord) {
   ModelStorage disk;
   commit_one(disk, save_number(1));
   const auto first = read_metadata_in_place(disk).value();
@@ -191,7 +191,7 @@ TEST(MetadataInPlace, OfOneSaveIsKnownByItsRecordAlone) {
   EXPECT_FALSE(first.same_as(read_metadata_in_place(disk).value()));
 }
 
-TEST(MetadataInPlace, WithoutARecordIsKnownByItsBytes) {
+TEST(MetadataInPlace, IsComparedByBytesIfRecordless) {
   ModelStorage disk;
   commit_one(disk, save_number(1));
   const auto whole = read_metadata_in_place(disk).value();
@@ -224,7 +224,7 @@ void leave_dead_save(ModelStorage& disk, const SaveIdentity& identity, const std
       disk.create_whole("__0_" + to_decimal(identity.save_id) + "000000.distcp", "published", Durability::kBuffered));
 }
 
-TEST(Leftovers, OfADeadSaveGoWithTheNextCommit) {
+TEST(Leftovers, DeadSavesGoWithTheNextCommit) {
   ModelStorage disk;
   commit_one(disk, save_number(1));
   ASSERT_TRUE(disk.create_whole("__0_5.distcp", "of a checkpoint that the dead save replaced", Durability::kBuffered));
@@ -252,7 +252,7 @@ class LateMark : public storage::ViewStorage {
   bool left_ = false;
 };
 
-TEST(Leftovers, OfADeadSaveGoWithAMarkThatComesLate) {
+TEST(Leftovers, GoWithAMarkThatComesLate) {
   ModelStorage disk;
   leave_dead_save(disk, save_number(9), "");
   LateMark storage(disk);
@@ -260,7 +260,7 @@ TEST(Leftovers, OfADeadSaveGoWithAMarkThatComesLate) {
   EXPECT_TRUE(names_in(disk).empty()) << testing::PrintToString(names_in(disk));
 }
 
-TEST(Leftovers, OfALivingSaveStay) {
+TEST(Leftovers, StayWhileTheSaveIsLiving) {
   ModelStorage disk;
   OneSave living(disk, save_number(1, kOtherJob));
   ASSERT_TRUE(living.publish());
@@ -269,7 +269,7 @@ TEST(Leftovers, OfALivingSaveStay) {
   EXPECT_TRUE(holds(disk, folder_of(save_number(1, kOtherJob).save_id)));
 }
 
-TEST(Commit, IsNotHinderedByTheLockFileOfADeadSave) {
+TEST(Commit, IgnoresADeadSavesLockFile) {
   ModelStorage disk;
   ASSERT_TRUE(disk.create_whole(storage::kLockName, "", Durability::kBuffered));
   commit_one(disk, save_number(1));
@@ -307,7 +307,7 @@ class StaleFiles : public storage::ViewStorage {
   mutable int stale_;
 };
 
-TEST(MetadataInPlace, ThatGoesStaleIsReadAgain) {
+TEST(MetadataInPlace, IsReadAgainIfStale) {
   ModelStorage disk;
   commit_one(disk, save_number(1));
   const auto read = read_metadata_in_place(StaleFiles(disk, 3));
@@ -358,7 +358,7 @@ class LargeFile : public storage::ViewStorage {
 
 constexpr std::uint64_t kLargePiece = 4 << 20;  // the most bytes of a file that may be in memory at a time
 
-TEST(MetadataInPlace, WithoutARecordIsReadPieceByPiece) {
+TEST(MetadataInPlace, IsReadInPiecesIfRecordless) {
   ModelStorage disk;
   constexpr std::uint64_t kSize = (std::uint64_t{200} << 20) + 1;
   const LargeFile view(disk, std::string(kMetadataName), kSize);
@@ -372,7 +372,7 @@ TEST(MetadataInPlace, WithoutARecordIsReadPieceByPiece) {
 }
 
 // The large metadata is either in place and replaced by the save, or the metadata of a second rank saving alone.
-TEST(Leftovers, BesideALargeMetadataWithoutARecordStay) {
+TEST(Leftovers, StayBesideLargeMetadata) {
   for (const std::string& name : {std::string(kMetadataName), metadata_name(9)}) {
     ModelStorage disk;
     ASSERT_TRUE(disk.create_whole("__0_0.distcp", "old", Durability::kDurable));
@@ -390,7 +390,7 @@ TEST(Leftovers, BesideALargeMetadataWithoutARecordStay) {
   }
 }
 
-TEST(Commit, PublishesNothingFromAFolderThatWasReplaced) {
+TEST(Commit, PublishesNoReplacedFolder) {
   for (const bool published : {false, true}) {
     ModelStorage disk;
     commit_one(disk, save_number(1));
@@ -405,7 +405,7 @@ TEST(Commit, PublishesNothingFromAFolderThatWasReplaced) {
   }
 }
 
-TEST(Leftovers, InAnotherUsersFolderAreIgnored) {
+TEST(Leftovers, StayInAnotherUsersFolder) {
   ModelStorage disk;
   ASSERT_TRUE(disk.create_whole("__0_5.distcp", "not named by any metadata", Durability::kBuffered));
   leave_dead_save(disk, save_number(9, kOtherJob), "__0_5.distcp\n");
@@ -448,7 +448,7 @@ class LateRank {
   std::optional<RankFiles> files_;
 };
 
-TEST(Leftovers, OfARankThatCameTooLateGoWhenItsProcessIsDead) {
+TEST(Leftovers, GoWithTheDeathOfALateRank) {
   // The first save's file has DCP's plain name, which does not include the save id.
   for (const bool first : {true, false}) {
     ModelStorage disk;
@@ -463,7 +463,7 @@ TEST(Leftovers, OfARankThatCameTooLateGoWhenItsProcessIsDead) {
   }
 }
 
-TEST(Leftovers, OfARankInADirectoryOfItsOwnGoWithTheDecision) {
+TEST(Leftovers, OwnDirectoryGoesWithDecision) {
   ModelStorage disk;
   LateRank committed(disk);
   committed.files().remove_own_folder();

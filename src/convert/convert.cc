@@ -27,7 +27,6 @@
 #include "convert/replaceable_file.h"
 #include "convert/tied_tensors.h"
 #include "core/checked.h"
-#include "events/work.h"
 #include "format/torch_file/weights_only.h"
 
 namespace cairn {
@@ -63,6 +62,7 @@ Result<std::vector<WrittenFile>> write_streams(ConvertJob& job, RankPart part, s
                                                 return check_consumed(*input, as_saved);
                                               }));
   for (const WrittenFile& file : written) job.report.bytes_written += file.size;
+  job.events.step(EventKind::kWritten, job.report.bytes_written);
   return written;
 }
 
@@ -267,24 +267,10 @@ Result<std::shared_ptr<const ConvertInput>> open_input(const std::filesystem::pa
 
 class ConvertRun {
  public:
-  ConvertRun(const std::filesystem::path& target, const ConvertOptions& options)
-      : target_(target), options_(options), worker_(options.deadlines) {}
+  ConvertRun(const std::filesystem::path& target, const ConvertOptions& options, events::Operation& events)
+      : target_(target), options_(options), events_(events), worker_(options.deadlines) {}
 
   Result<ConvertReport> run(const std::filesystem::path& from) {
-    work_ = events::Work::begin(WorkKind::kConvert, from.native());
-    Result<ConvertReport> report = take_steps(from);
-    work_.end(report.has_value());
-    return report;
-  }
-
- private:
-  struct Opened {
-    std::filesystem::path target;  // behind links
-    std::shared_ptr<const ConvertInput> input;
-    std::vector<std::filesystem::path> missing_directories;  // before the conversion
-  };
-
-  Result<ConvertReport> take_steps(const std::filesystem::path& from) {
     worker_.set_interrupted([this] { return poll(); });
     CAIRN_TRY_ASSIGN(const Opened opened, open(from));
     input_ = opened.input;
@@ -293,7 +279,8 @@ class ConvertRun {
     report_.tensors = input_->tensors;
     report_.values = input_->plan.keys.size() - input_->tensors;
     report_.tensor_bytes = input_->tensor_bytes;
-    ConvertJob job{options_, target_, input_, worker_, report_};
+    events_.step(EventKind::kPlanned);
+    ConvertJob job{options_, target_, input_, worker_, report_, events_};
     if (Result<void> written = write(job); !written) {
       withdraw(opened.missing_directories);
       return std::move(written).error();
@@ -306,6 +293,13 @@ class ConvertRun {
     add_source_warnings(input_->source->checkpoint(), options_, report_);
     return std::move(report_);
   }
+
+ private:
+  struct Opened {
+    std::filesystem::path target;  // behind links
+    std::shared_ptr<const ConvertInput> input;
+    std::vector<std::filesystem::path> missing_directories;  // before the conversion
+  };
 
   // Step 1. The task owns all that it uses: it may outlive the conversion.
   Result<Opened> open(const std::filesystem::path& from) {
@@ -359,7 +353,7 @@ class ConvertRun {
   }
 
   void note_progress(std::uint64_t bytes_done) const {
-    work_.set(bytes_done, report_.tensor_bytes);
+    events_.work().set(bytes_done, report_.tensor_bytes);
     if (options_.progress) options_.progress({bytes_done, report_.tensor_bytes});
   }
 
@@ -372,9 +366,9 @@ class ConvertRun {
 
   std::filesystem::path target_;
   const ConvertOptions& options_;
+  events::Operation& events_;
   std::shared_ptr<const ConvertInput> input_;  // null until the source is open
   ConvertReport report_;
-  events::Work work_;
   SaveWorker worker_;  // the last member: its destructor may call poll()
 };
 
@@ -383,9 +377,16 @@ class ConvertRun {
 
 Result<ConvertReport> convert(const std::filesystem::path& source, const std::filesystem::path& target,
                               const ConvertOptions& options) {
-  Result<ConvertReport> report = checkpointer::ConvertRun(target, options).run(source);
-  if (report) return report;
-  return std::move(report).error().while_doing("converting '" + source.string() + "' to '" + target.string() + "'");
+  events::Operation events = events::Operation::begin(EventOperation::kConvert, {target.native()});
+  Result<ConvertReport> report = checkpointer::ConvertRun(target, options, events).run(source);
+  if (!report) {
+    report = std::move(report).error().while_doing("converting '" + source.string() + "' to '" + target.string() + "'");
+    events.fail(report.error());
+    return report;
+  }
+  events.end(EventKind::kCommitted, report->bytes_written);
+  events::add_trace_problem(report->warnings);
+  return report;
 }
 
 }  // namespace cairn

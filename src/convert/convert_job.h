@@ -15,6 +15,7 @@
 
 #include "convert/convert_plan.h"
 #include "convert/convert_source.h"
+#include "events/operation.h"
 #include "save/rank_writer.h"
 #include "save/save_worker.h"
 
@@ -42,6 +43,7 @@ struct ConvertJob {
   std::shared_ptr<const ConvertInput> input;
   SaveWorker& worker;
   ConvertReport& report;
+  events::Operation& events;
   // Places in the plan's keys: the target has the stored pickle, with whole storages. Set before write_streams().
   std::unordered_set<std::size_t> as_saved = {};
   // Set by write_streams(): records of the source with bytes outside all tensors, which the target lacks.

@@ -29,7 +29,7 @@ std::vector<std::string> names_in(const ConvertPlan& plan) {
 
 using Names = std::vector<std::string>;
 
-TEST(ConvertPlan, TakesAllKeysInOrderUnlessPatternsSelect) {
+TEST(ConvertPlan, TakesAllKeysOrThoseOfPatterns) {
   const Catalog catalog =
       catalog_of({{"model.a", DType::kFloat32}, {"model.b", DType::kInt64}, {"optim.a", DType::kFloat32}}, {"step"});
   EXPECT_EQ(names_in(plan_conversion(catalog, {}).value()), (Names{"model.a", "model.b", "optim.a", "step"}));
@@ -40,7 +40,7 @@ TEST(ConvertPlan, TakesAllKeysInOrderUnlessPatternsSelect) {
   EXPECT_NE(std::string(error.what()).find("modle.*"), std::string::npos);
 }
 
-TEST(ConvertPlan, IsRefusedIfThePatternsLeaveOutEveryKey) {
+TEST(ConvertPlan, RefusesPatternsOfEveryKey) {
   const Catalog catalog = catalog_of({{"a", DType::kFloat32}}, {"step"});
   EXPECT_EQ(plan_conversion(catalog, {.exclude = {"*"}}).error().code(), ErrorCode::kInvalidArgument);
   EXPECT_TRUE(plan_conversion(catalog, {.exclude = {"a"}}));
@@ -72,13 +72,13 @@ TEST(ConvertPlan, ACollisionNamesBothKeys) {
   EXPECT_NE(std::string(error.what()).find("b.x"), std::string::npos);
 }
 
-TEST(ConvertPlan, ARenameThatAppliesToNoSelectedKeyIsRefused) {
+TEST(ConvertPlan, RefusesARenameWithoutAKey) {
   const Catalog catalog = catalog_of({{"a.x", DType::kFloat32}, {"b.x", DType::kFloat32}}, {});
   EXPECT_TRUE(plan_conversion(catalog, {.keys = {"b"}, .renames = {{"b", "c"}}}));
   EXPECT_EQ(plan_conversion(catalog, {.keys = {"b"}, .renames = {{"a", "c"}}}).error().code(), ErrorCode::kMissingKey);
 }
 
-TEST(ConvertPlan, APathThatDoesNotSpellTheKeyIsNotUsed) {
+TEST(ConvertPlan, SkipsAPathOfAnotherKey) {
   Catalog catalog = catalog_of({{"a.x", DType::kFloat32}, {"b.x", DType::kFloat32}}, {});
   catalog.paths = {{"a.x", {"a", "x"}}, {"b.x", {"elsewhere"}}};
   const ConvertPlan plan = plan_conversion(catalog, {}).value();
@@ -86,7 +86,7 @@ TEST(ConvertPlan, APathThatDoesNotSpellTheKeyIsNotUsed) {
   EXPECT_EQ(plan.keys[1].name.path, (Path{"b.x"}));
 }
 
-TEST(ConvertPlan, OptionsOfAnotherFormatAreRefused) {
+TEST(ConvertPlan, RefusesOptionsOfAnotherFormat) {
   const Catalog catalog = catalog_of({{"a", DType::kFloat32}}, {});
   const auto code_of = [&](const ConvertOptions& options) { return plan_conversion(catalog, options).error().code(); };
   EXPECT_EQ(code_of({.max_shard_bytes = 1}), ErrorCode::kInvalidArgument);

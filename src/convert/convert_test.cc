@@ -74,7 +74,7 @@ class Conversions : public testing::Test {
   fs::path root_ = scratch_.path();
 };
 
-TEST_F(Conversions, AmongAllFormats) {
+TEST_F(Conversions, FromEachFormatToEachOther) {
   for (const CheckpointFormat first : kFormats) {
     converted(source(), target(first, "first"), {.to = first, .keys = {"model"}});
     for (const CheckpointFormat second : kFormats) {

@@ -15,7 +15,7 @@ std::string text_of(const std::vector<Path>& paths) {
   return value ? to_string(*value, 1000) : std::string(name_of(value.error().code()));
 }
 
-TEST(NestedState, TextsAreKeysAndIntegersArePositions) {
+TEST(NestedState, IntegersInPathsArePositions) {
   EXPECT_EQ(text_of({}), "{}");
   EXPECT_EQ(text_of({{"a.b"}, {"c", "d"}, {"c", "e"}}), "{'a.b': 0, 'c': {'d': 1, 'e': 2}}");
   EXPECT_EQ(text_of({{"l", std::int64_t{1}}, {"l", std::int64_t{0}, "x"}}), "{'l': [{'x': 1}, 0]}");

@@ -128,7 +128,7 @@ TEST_P(CollectivesConformance, HasItsRankAndSize) {
   }
 }
 
-TEST_P(CollectivesConformance, CarriesMessagesOfAnyLengthFromAndToEveryRoot) {
+TEST_P(CollectivesConformance, CarriesAnyLengthForEveryRoot) {
   for (const std::size_t size : {1u, 2u, 7u}) {
     run_ranks(make(size), [size](std::unique_ptr<Collectives> ranks) {
       for (std::size_t root = 0; root < size; ++root) {
@@ -156,7 +156,7 @@ TEST_P(CollectivesConformance, CarriesTenMegabytes) {
   });
 }
 
-TEST_P(CollectivesConformance, StaysInStepOverALongMixedSequence) {
+TEST_P(CollectivesConformance, StaysInStepOverMixedCalls) {
   const unsigned seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   run_ranks(make(7), [seed](std::unique_ptr<Collectives> ranks) {
@@ -176,7 +176,7 @@ TEST_P(CollectivesConformance, StaysInStepOverALongMixedSequence) {
   });
 }
 
-TEST_P(CollectivesConformance, FailsEverywhereWhenTheRootHasAWrongNumberOfMessages) {
+TEST_P(CollectivesConformance, FailsOnAWrongNumberOfMessages) {
   for (const std::size_t count : {0u, 2u, 4u}) {
     run_ranks(make(3), [count](std::unique_ptr<Collectives> ranks) {
       const bool is_root = ranks->rank() == 2;
@@ -186,7 +186,7 @@ TEST_P(CollectivesConformance, FailsEverywhereWhenTheRootHasAWrongNumberOfMessag
   }
 }
 
-TEST_P(CollectivesConformance, RefusesDifferentNumbersOfNumbers) {
+TEST_P(CollectivesConformance, RefusesListsOfUnequalLength) {
   run_ranks(make(2), [](std::unique_ptr<Collectives> ranks) {
     const auto result = ranks->smallest(std::vector<std::int64_t>(ranks->rank() + 1));
     ASSERT_FALSE(result);
@@ -194,7 +194,7 @@ TEST_P(CollectivesConformance, RefusesDifferentNumbersOfNumbers) {
   });
 }
 
-TEST_P(CollectivesConformance, RefusesABroadcastIntoMemoryOfAnotherSize) {
+TEST_P(CollectivesConformance, RefusesABroadcastOfOtherSize) {
   run_ranks(make(2), [](std::unique_ptr<Collectives> ranks) {
     std::vector<std::byte> bytes(ranks->rank() + 1);
     const auto result = ranks->broadcast_in_place(bytes, 0);
@@ -240,7 +240,7 @@ TEST_P(CollectivesConformance, RefusesEveryCallAfterAFailure) {
   EXPECT_FALSE(group[0]->barrier());
 }
 
-TEST_P(CollectivesConformance, FailsPendingCallsWhenARankLeaves) {
+TEST_P(CollectivesConformance, FailsPendingCallsOnADeparture) {
   run_ranks(make(4), [](std::unique_ptr<Collectives> ranks) {
     check_all_gather(*ranks, 5);
     if (ranks->rank() == 2) return;
@@ -250,7 +250,7 @@ TEST_P(CollectivesConformance, FailsPendingCallsWhenARankLeaves) {
   });
 }
 
-TEST_P(CollectivesConformance, FailsLaterCallsWhenARankHasLeft) {
+TEST_P(CollectivesConformance, FailsLaterCallsAfterADeparture) {
   const std::vector<std::function<bool(Collectives&)>> calls{
       [](Collectives& ranks) { return ranks.gather("x", ranks.rank()).has_value(); },
       [](Collectives& ranks) {
@@ -267,7 +267,7 @@ TEST_P(CollectivesConformance, FailsLaterCallsWhenARankHasLeft) {
   }
 }
 
-TEST_P(CollectivesConformance, KeepsTheMessagesOfARankThatLeft) {
+TEST_P(CollectivesConformance, KeepsMessagesOfADepartedRank) {
   Group group = make(2);
   ASSERT_TRUE(group[1]->gather("last words", 0));
   group[1].reset();
@@ -305,7 +305,7 @@ TEST(LocalGroup, GivesUpWaitingAfterTheTimeout) {
 }
 
 // Rank 0 has sent no message either, but the call does not need one.
-TEST(LocalGroup, NamesTheRootThatIsMissingAfterTheTimeout) {
+TEST(LocalGroup, NamesTheRootMissingAtTimeout) {
   Group group = make_local_group(3, std::chrono::milliseconds(1));
   EXPECT_EQ(group[2]->broadcast("", 1).error().rank(), 1);
   group = make_local_group(3, std::chrono::milliseconds(1));
@@ -314,7 +314,7 @@ TEST(LocalGroup, NamesTheRootThatIsMissingAfterTheTimeout) {
   EXPECT_EQ(group[2]->gather("", 2).error().rank(), 0);
 }
 
-TEST(LocalGroup, NoticesRanksThatMakeDifferentCalls) {
+TEST(LocalGroup, NoticesDifferentCalls) {
   run_ranks(make_local_group(2), [](std::unique_ptr<Collectives> ranks) {
     EXPECT_FALSE(ranks->rank() == 0 ? ranks->all_gather("").has_value() : ranks->barrier().has_value());
   });
@@ -358,7 +358,7 @@ TEST(CallbackCollectives, DistrustsTheNumberOfMessages) {
   EXPECT_EQ(make_collectives(calls).value()->all_gather("").error().code(), ErrorCode::kInvalidArgument);
 }
 
-TEST(CallbackCollectives, NeedsARankOfTheGroupAndAllFunctions) {
+TEST(CallbackCollectives, NeedsAValidRankAndAllFunctions) {
   CollectiveCalls calls = calls_of_one();
   calls.rank = 1;
   EXPECT_EQ(make_collectives(calls).error().code(), ErrorCode::kInvalidArgument);

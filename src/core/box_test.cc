@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
 
-TEST(Box, RefusesInvalidAndOverflowingSizes) {
+TEST(Box, RefusesSizesOutOfRange) {
   EXPECT_FALSE(Box::make({0}, {-1}));
   EXPECT_FALSE(Box::make({-1}, {1}));
   EXPECT_FALSE(Box::make({1}, {kHuge}));
@@ -33,14 +33,14 @@ TEST(Box, IntersectsWhereBothAre) {
   EXPECT_TRUE(intersection(Box(), Box()));
 }
 
-TEST(Box, IsWithinAShapeOrNot) {
+TEST(Box, LiesWithinAShapeOrNot) {
   const Box box = Box::make({2}, {3}).value();
   EXPECT_TRUE(box.within({5}));
   EXPECT_FALSE(box.within({4}));
   EXPECT_FALSE(box.within({5, 1}));
 }
 
-TEST(Extents, KeepMoreDimensionsThanFitInside) {
+TEST(Extents, KeepMoreThanFitInside) {
   Extents many(10, 3);
   many[9] = 7;
   const Extents copy = many;

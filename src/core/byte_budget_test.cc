@@ -13,7 +13,7 @@ TEST(ByteBudget, GrowsWithTheInput) {
   EXPECT_EQ(ByteBudget(UINT64_MAX).left(), UINT64_MAX);
 }
 
-TEST(ByteBudget, RefusesMoreThanTheRestAndIsUnchanged) {
+TEST(ByteBudget, KeepsTheRestAfterARefusal) {
   ByteBudget budget(0);
   ASSERT_TRUE(budget.charge(ByteBudget::kBytesMin - 10));
   const auto refused = budget.charge(11);
@@ -23,7 +23,7 @@ TEST(ByteBudget, RefusesMoreThanTheRestAndIsUnchanged) {
   EXPECT_TRUE(budget.charge(10));
 }
 
-TEST(ByteBudget, TakesAProductThatOverflowsForMoreThanThereIs) {
+TEST(ByteBudget, RefusesAnOverflowingProduct) {
   ByteBudget budget(0);
   EXPECT_FALSE(budget.charge(std::uint64_t{1} << 33, std::uint64_t{1} << 33));
   EXPECT_TRUE(budget.charge(16, 64));

@@ -16,13 +16,13 @@ std::vector<std::byte> noise(std::size_t count) {
   return bytes;
 }
 
-TEST(Checksum, IsTheOneOfZipFiles) {
+TEST(Checksum, EqualsTheCrcOfZipFiles) {
   constexpr std::string_view kCheckString = "123456789";  // the published check value of the CRC
   EXPECT_EQ(crc32(std::as_bytes(std::span(kCheckString))), 0xCBF43926u);
   EXPECT_EQ(crc32({}), 0u);
 }
 
-TEST(Checksum, OfPartsCombinesToThatOfTheWhole) {
+TEST(Checksum, CombinesTwoPartsToTheWhole) {
   const std::vector<std::byte> bytes = noise(100'000);
   const std::span<const std::byte> all(bytes);
   const std::uint32_t whole = crc32(all);
@@ -32,7 +32,7 @@ TEST(Checksum, OfPartsCombinesToThatOfTheWhole) {
   }
 }
 
-TEST(Checksum, OfBlocksCombinesToThatOfThePayload) {
+TEST(Checksum, CombinesBlocksToThePayload) {
   for (const std::size_t size : {0u, 1u, 65'535u, 65'536u, 65'537u, 262'144u, 300'001u}) {
     const std::vector<std::byte> bytes = noise(size);
     std::vector<std::uint32_t> blocks;
@@ -45,7 +45,7 @@ TEST(Checksum, OfBlocksCombinesToThatOfThePayload) {
   }
 }
 
-TEST(Checksum, IsTakenWhileCopying) {
+TEST(Checksum, ComputedDuringACopy) {
   const std::vector<std::byte> bytes = noise(70'001);
   for (const std::size_t shift : {0u, 1u, 16u, 63u, 64u}) {
     std::vector<std::byte> copy(bytes.size() + 64);

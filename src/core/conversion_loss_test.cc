@@ -22,7 +22,7 @@ ConversionLoss loss_of(std::vector<double> elements, DType from, DType to) {
   return loss;
 }
 
-TEST(ConversionLoss, CountsOverflowsAndUnderflowsButNotInfinitiesAndZeros) {
+TEST(ConversionLoss, CountsOverflowsAndUnderflows) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const std::vector<double> elements{70000, -70000, 1e-9, 0.5, 0, kInfinity, std::numeric_limits<double>::quiet_NaN()};
   for (const DType from : {DType::kFloat64, DType::kFloat32, DType::kBFloat16}) {
@@ -38,7 +38,7 @@ TEST(ConversionLoss, CountsOverflowsAndUnderflowsButNotInfinitiesAndZeros) {
   EXPECT_EQ(small.underflows, 1u);
 }
 
-TEST(ConversionLoss, NumbersThatSaturateAndInfinitiesWithoutACodeAreOverflows) {
+TEST(ConversionLoss, CountsSaturationAsAnOverflow) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const std::vector<double> elements{448, 464, 465, -1000, kInfinity, std::numeric_limits<double>::quiet_NaN()};
   EXPECT_EQ(loss_of(elements, DType::kFloat32, DType::kFloat8E4M3FN).overflows, 3u);
@@ -46,7 +46,7 @@ TEST(ConversionLoss, NumbersThatSaturateAndInfinitiesWithoutACodeAreOverflows) {
   EXPECT_EQ(loss_of({57344, 70000, kInfinity}, DType::kFloat32, DType::kFloat8E5M2).overflows, 1u);
 }
 
-TEST(ConversionLoss, RoundedWholeNumbersCountUnlessAnElementHasAFraction) {
+TEST(ConversionLoss, CountsRoundedWholeNumbers) {
   EXPECT_EQ(loss_of({1001, 2, 0}, DType::kFloat32, DType::kBFloat16).rounded, 1u);
   EXPECT_TRUE(loss_of({1001, 2, 0}, DType::kFloat32, DType::kBFloat16).is_any());
   EXPECT_FALSE(loss_of({1001, 0.5}, DType::kFloat32, DType::kBFloat16).is_any());

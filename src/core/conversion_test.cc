@@ -23,7 +23,7 @@ std::vector<std::byte> random_bytes(std::size_t count, std::mt19937& random) {
 }
 
 // In a loop over many elements, groups and steps change no result.
-TEST(Conversion, EachElementIsConvertedAsIfAlone) {
+TEST(Conversion, ConvertsEachElementAsIfAlone) {
   std::mt19937 random(7);
   for (int f = 0; f <= kLastNumber; ++f) {
     for (int t = 0; t <= kLastNumber; ++t) {
@@ -54,7 +54,7 @@ To converted(DType from, DType to, From element) {
   return result;
 }
 
-TEST(Conversion, AComplexNumberLosesItsImaginaryPartExceptAsBool) {
+TEST(Conversion, DropsTheImaginaryPart) {
   using Complex = std::complex<float>;
   const Complex imaginary(0, 2);
   EXPECT_EQ(converted<float>(DType::kComplex64, DType::kFloat32, imaginary), 0);
@@ -72,7 +72,7 @@ TEST(Conversion, KeepsTheBitsOfNaNsOfRealParts) {
   EXPECT_EQ(converted<std::uint16_t>(DType::kFloat32, DType::kBFloat16, signalling[0]), 0x7FC0u);
 }
 
-TEST(Conversion, ARealNumberBeyondAnIntegersRangeBecomesTheNearestInteger) {
+TEST(Conversion, RealNumberBeyondTheIntegers) {
   EXPECT_EQ((converted<std::int32_t>(DType::kFloat32, DType::kInt32, 1e20F)), INT32_MAX);
   EXPECT_EQ((converted<std::int64_t>(DType::kFloat64, DType::kInt64, -1e20)), INT64_MIN);
   EXPECT_EQ((converted<std::int32_t>(DType::kFloat32, DType::kInt32, std::bit_cast<float>(0x7FC00000u))), 0);

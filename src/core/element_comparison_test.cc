@@ -37,7 +37,7 @@ TEST(ElementComparison, EqualBitsAreEqualAlsoOfNaN) {
   EXPECT_FALSE(tally.largest_at);
 }
 
-TEST(ElementComparison, TheLargestDifferencesAndTheirPlace) {
+TEST(ElementComparison, PlaceOfTheLargestDifference) {
   const ElementTally tally = compare<float>(DType::kFloat32, {1, 100, 0.5F, 7}, {1, 104, 0.25F, 7});
   EXPECT_EQ(tally.unequal, 2U);
   EXPECT_EQ(tally.differing, 2U);
@@ -47,7 +47,7 @@ TEST(ElementComparison, TheLargestDifferencesAndTheirPlace) {
   EXPECT_EQ(tally.first_differing, 1);
 }
 
-TEST(ElementComparison, ZerosDifferByTheirBitsAndAgreeAsNumbers) {
+TEST(ElementComparison, ZerosOfEitherSign) {
   const ElementTally bits = compare<float>(DType::kFloat32, {0.0F}, {-0.0F});
   EXPECT_EQ(bits.differing, 1U);
   EXPECT_EQ(bits.largest_absolute, 0);
@@ -55,7 +55,7 @@ TEST(ElementComparison, ZerosDifferByTheirBitsAndAgreeAsNumbers) {
   EXPECT_EQ(compare<float>(DType::kFloat32, {0.0F}, {-0.0F}, 0).differing, 0U);
 }
 
-TEST(ElementComparison, NaN) {
+TEST(ElementComparison, NaNsByBitsAndAsNumbers) {
   const float other_nan = std::bit_cast<float>(0x7FC00001U);
   EXPECT_EQ(compare<float>(DType::kFloat32, {kNaN}, {other_nan}).differing, 1U);
   EXPECT_EQ(compare<float>(DType::kFloat32, {kNaN}, {other_nan}).nan_on_one_side, 0U);
@@ -75,7 +75,7 @@ TEST(ElementComparison, AnInfinityAgreesOnlyWithItself) {
   EXPECT_TRUE(agree_within(kInfinity, kInfinity, 0));
 }
 
-TEST(ElementComparison, ADifferenceBeyondTheLargestDouble) {
+TEST(ElementComparison, DifferenceBeyondEveryDouble) {
   constexpr double kMost = std::numeric_limits<double>::max();
   const ElementTally tally = compare<double>(DType::kFloat64, {kMost}, {-kMost}, 3);
   EXPECT_EQ(tally.largest_absolute, kInfinity);
@@ -84,7 +84,7 @@ TEST(ElementComparison, ADifferenceBeyondTheLargestDouble) {
   EXPECT_EQ(compare<double>(DType::kFloat64, {kMost}, {-kMost}, 1).differing, 1U);
 }
 
-TEST(ElementComparison, TheToleranceIsAbsoluteForSmallAndRelativeForLargeNumbers) {
+TEST(ElementComparison, ToleranceOfSmallAndLarge) {
   EXPECT_TRUE(agree_within(0.001, 0.002, 0.001));
   EXPECT_TRUE(agree_within(1000, 1001, 0.001));
   EXPECT_FALSE(agree_within(1000, 1002, 0.001));
@@ -96,7 +96,7 @@ TEST(ElementComparison, TheToleranceIsAbsoluteForSmallAndRelativeForLargeNumbers
   EXPECT_EQ(tally.first_differing, 1);
 }
 
-TEST(ElementComparison, SmallFloats) {
+TEST(ElementComparison, FloatsOfTwoBytesAndOfOne) {
   const auto half = [](float value) { return half_from_float(value); };
   EXPECT_EQ(compare<std::uint16_t>(DType::kFloat16, {half(1)}, {half(1.5)}).largest_absolute, 0.5);
   const auto brain = [](float value) { return bfloat16_from_float(value); };
@@ -129,7 +129,7 @@ TEST(ElementComparison, ComplexNumbersByTheirDistance) {
   EXPECT_EQ(tally.differing, 3U);
 }
 
-TEST(ElementComparison, IntegersByTheirBitsWithAnyTolerance) {
+TEST(ElementComparison, IntegersHaveNoTolerance) {
   for (const DType dtype : {DType::kInt32, DType::kUInt32}) {
     const ElementTally tally = compare<std::int32_t>(dtype, {1, 2, 3}, {1, 3, 3}, 10);
     EXPECT_EQ(tally.differing, 1U);
@@ -140,7 +140,7 @@ TEST(ElementComparison, IntegersByTheirBitsWithAnyTolerance) {
   EXPECT_EQ(compare<std::uint8_t>(DType::kFloat4E2M1FNx2, {0x12}, {0x13}, 10).differing, 1U);
 }
 
-TEST(ElementComparison, FloatsOfDifferentDTypesAsNumbers) {
+TEST(ElementComparison, FloatsOfDifferentDTypes) {
   EXPECT_TRUE(compares_as_numbers(DType::kFloat32, DType::kBFloat16));
   EXPECT_FALSE(compares_as_numbers(DType::kFloat32, DType::kInt32));
   EXPECT_FALSE(compares_as_numbers(DType::kFloat32, DType::kComplex64));
@@ -175,7 +175,7 @@ TEST(ElementComparison, ManyElementsAndTheirSum) {
   }
 }
 
-TEST(ElementComparison, NoElements) { EXPECT_EQ(compare<float>(DType::kFloat32, {}, {}).elements, 0U); }
+TEST(ElementComparison, TensorsWithoutElements) { EXPECT_EQ(compare<float>(DType::kFloat32, {}, {}).elements, 0U); }
 
 }  // namespace
 }  // namespace cairn

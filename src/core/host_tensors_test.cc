@@ -13,7 +13,7 @@ TEST(HostTensors, TensorsOfTheCpuPass) {
   EXPECT_TRUE(expect_host_tensors(state.entries()));
 }
 
-TEST(HostTensors, ATensorOfADeviceIsRefusedByKeyAndDevice) {
+TEST(HostTensors, ATensorOfADeviceIsRefused) {
   float element = 0;
   StateDict state;
   state.add_tensor("a", TensorView::contiguous(&element, DType::kFloat32, {1})).value();

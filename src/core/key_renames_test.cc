@@ -47,7 +47,7 @@ TEST(KeyRenames, APositionInAListStaysAPosition) {
   EXPECT_EQ(renamed(path, {"groups.10", "groups.11"}).path, (Path{"groups", "11", "lr"}));
 }
 
-TEST(KeyRenames, TheFirstRenameThatMatchesApplies) {
+TEST(KeyRenames, TheFirstMatchingRenameApplies) {
   const std::vector<KeyRename> renames{{"a.b", "x"}, {"a", "y"}, {"q", "z"}};
   KeyRenames made = KeyRenames::make(renames).value();
   EXPECT_EQ(made.apply({"a.b", {"a.b"}}).value().fqn, "x");

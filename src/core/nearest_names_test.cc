@@ -14,14 +14,14 @@ std::vector<std::string> nearest(std::string_view wanted, const std::vector<std:
 
 using Names = std::vector<std::string>;
 
-TEST(NearestNames, ASwapARemovalAnInsertionAndAReplacementAreNear) {
+TEST(NearestNames, AnEditOfOneCharacterIsNear) {
   EXPECT_EQ(nearest("model.weihgt", {"model.weight", "model.bias", "optim.weight"}), Names{"model.weight"});
   EXPECT_EQ(nearest("model.weght", {"model.weight"}), Names{"model.weight"});
   EXPECT_EQ(nearest("model.weigght", {"model.weight"}), Names{"model.weight"});
   EXPECT_EQ(nearest("model.weizht", {"model.weight"}), Names{"model.weight"});
 }
 
-TEST(NearestNames, TheNearestComeFirstAndNoMoreThanAskedFor) {
+TEST(NearestNames, TheNearestComeFirstUpToALimit) {
   const Names names{"layer.12.bias", "layer.11.bios", "layer.11.bia", "layer.11.bias"};
   EXPECT_EQ(nearest("layer.11.biaz", names), (Names{"layer.11.bia", "layer.11.bias", "layer.12.bias"}));
   EXPECT_EQ(nearest("layer.11.biaz", names, 1), Names{"layer.11.bia"});

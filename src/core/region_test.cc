@@ -40,7 +40,7 @@ Extents shuffled_strides(const Extents& sizes, std::mt19937& random) {
   return strides;
 }
 
-TEST(Region, GathersAndScattersLikeTheDefinition) {
+TEST(Region, GathersAndScattersAnyStrides) {
   std::mt19937 random(7);
   for (int round = 0; round < 500; ++round) {
     SCOPED_TRACE(testing::Message() << "round=" << round);
@@ -77,19 +77,19 @@ TEST(Region, GathersAndScattersLikeTheDefinition) {
   }
 }
 
-TEST(Region, OfEqualLayoutsIsOneCopy) {
+TEST(Region, EqualLayoutsAreOneCopy) {
   const Extents sizes{3, 4, 5};
   EXPECT_TRUE(Region(sizes, row_major_strides(sizes), row_major_strides(sizes)).is_linear());
   EXPECT_FALSE(Region(sizes, row_major_strides(sizes), Extents{40, 5, 1}).is_linear());
 }
 
-TEST(Region, WithoutElementsHasNoRuns) {
+TEST(Region, NoElementsMakeNoRuns) {
   const Extents sizes{3, 0, 5};
   const Region region(sizes, row_major_strides(sizes), row_major_strides(sizes));
   EXPECT_EQ(region.element_count(), 0);
 }
 
-TEST(Region, OfNoDimensionsIsOneElement) {
+TEST(Region, NoDimensionsMakeOneElement) {
   const Region region({}, {}, {});
   EXPECT_EQ(region.element_count(), 1);
   EXPECT_TRUE(region.is_linear());

@@ -9,7 +9,7 @@
 namespace cairn {
 namespace {
 
-TEST(SeededHash, IsEqualForEqualTextsAndDiffersForOthers) {
+TEST(SeededHash, DiffersForUnequalTexts) {
   const SeededHash hash;
   std::set<std::size_t> seen;
   std::string text;
@@ -21,7 +21,7 @@ TEST(SeededHash, IsEqualForEqualTextsAndDiffersForOthers) {
 }
 
 // For any first block, a second block exists that brings MurmurHash64A, the hash of libstdc++, to one fixed state.
-TEST(SeededHash, SeparatesTextsThatCollideInTheStandardLibrary) {
+TEST(SeededHash, SeparatesCollisionsOfMurmur) {
   constexpr std::uint64_t kMultiplier = 0xC6A4A7935BD1E995;
   std::uint64_t inverse = kMultiplier;  // of an odd number, by Newton's method
   for (int i = 0; i < 6; ++i) inverse *= 2 - kMultiplier * inverse;

@@ -49,7 +49,7 @@ TEST(StateDict, RefusesANameThatIsTaken) {
   EXPECT_EQ(state.entries().size(), 2U);
 }
 
-TEST(StateDict, TakesSerializedChunksBesideChunksInMemory) {
+TEST(StateDict, MixesSerializedAndPlainChunks) {
   StateDict state;
   const auto rows = [](std::int64_t first, std::int64_t count, DType dtype = DType::kFloat32) {
     return SerializedTensor{"", dtype, {8}, false, Box::make({first}, {count}).value()};
@@ -110,7 +110,7 @@ TEST(StateDict, RefusesViewsThatDoNotFit) {
   EXPECT_TRUE(state.add_tensor("w", {nullptr, DType::kFloat32, {0, 3}, {3, 1}}));
 }
 
-TEST(StateDict, FindsTheValue) {
+TEST(StateDict, FindsAValueByItsName) {
   StateDict state;
   ASSERT_TRUE(state.add_value("v", Value(2.5)));
   ASSERT_TRUE(state.add_tensor("w", view_of({4})));

@@ -1,7 +1,6 @@
 #include "core/step_in_name.h"
 
 #include <cstddef>
-#include <string>
 #include <string_view>
 
 #include "core/whole_number.h"
@@ -9,16 +8,18 @@
 namespace cairn {
 
 std::optional<std::uint64_t> step_in_name(const std::filesystem::path& directory) {
+  return last_number_of(directory.filename().string());
+}
+
+std::optional<std::uint64_t> last_number_of(std::string_view name) {
   constexpr std::size_t kDigitsMax = 18;
-  constexpr std::string_view kDigits = "0123456789";
-  const std::string name = directory.filename().string();
-  const std::size_t last = name.find_last_of(kDigits);
-  if (last == std::string::npos) return std::nullopt;
-  const std::size_t before = name.find_last_not_of(kDigits, last);
-  const std::size_t first = before == std::string::npos ? 0 : before + 1;
-  const std::size_t count = last + 1 - first;
-  if (count > kDigitsMax) return std::nullopt;
-  return whole_number<std::uint64_t>(std::string_view(name).substr(first, count));
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  std::size_t end = name.size();
+  while (end > 0 && !is_digit(name[end - 1])) --end;
+  std::size_t begin = end;
+  while (begin > 0 && is_digit(name[begin - 1])) --begin;
+  if (begin == end || end - begin > kDigitsMax) return std::nullopt;
+  return whole_number<std::uint64_t>(name.substr(begin, end - begin));
 }
 
 }  // namespace cairn

@@ -19,7 +19,7 @@ TEST(Negation, FlipsSignsOfEveryKind) {
   EXPECT_EQ(complex, (std::vector<float>{1, -2, 3, 4}));
 }
 
-TEST(ByteOrder, IsSwappedPerNumber) {
+TEST(ByteOrder, SwapsWithinEachNumber) {
   std::vector<std::uint16_t> numbers{0x0102, 0x0304, 0x0506, 0x0708};
   swap_bytes(DType::kComplex32, std::as_writable_bytes(std::span(numbers)));
   EXPECT_EQ(numbers, (std::vector<std::uint16_t>{0x0201, 0x0403, 0x0605, 0x0807}));

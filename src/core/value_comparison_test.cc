@@ -19,7 +19,7 @@ Value array(std::vector<float> elements) {
                std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())};
 }
 
-TEST(ValueComparison, EqualValues) {
+TEST(ValueComparison, EqualValuesOfEveryType) {
   const Value same[] = {None{},
                         true,
                         3,
@@ -35,7 +35,7 @@ TEST(ValueComparison, EqualValues) {
   for (const Value& value : same) EXPECT_FALSE(first_difference(value, Value(value))) << to_string(value);
 }
 
-TEST(ValueComparison, TypesCount) {
+TEST(ValueComparison, EqualNumbersOfUnequalTypes) {
   EXPECT_TRUE(first_difference(1, true));
   EXPECT_TRUE(first_difference(1, 1.0));
   EXPECT_TRUE(first_difference(list({1}), Tuple{{1}}));
@@ -65,7 +65,7 @@ TEST(ValueComparison, APartThatOneSideLacks) {
   EXPECT_EQ(first_difference(Set{{1, 2}}, Set{{1, 3}})->a, "2");
 }
 
-TEST(ValueComparison, TheOrderOfKeysCountsOnlyInAnOrderedDict) {
+TEST(ValueComparison, OrderCountsInOrderedDicts) {
   const std::pair<Value, Value> x{"x", 1};
   const std::pair<Value, Value> y{"y", 2};
   EXPECT_FALSE(first_difference(dict({x, y}), dict({y, x})));
@@ -73,7 +73,7 @@ TEST(ValueComparison, TheOrderOfKeysCountsOnlyInAnOrderedDict) {
   EXPECT_FALSE(first_difference(Set{{1, "a"}}, Set{{"a", 1}}));
 }
 
-TEST(ValueComparison, Tolerance) {
+TEST(ValueComparison, ToleranceOfFloatsAlone) {
   EXPECT_TRUE(first_difference(1.0, 1.0001));
   EXPECT_FALSE(first_difference(1.0, 1.0001, 0.001));
   EXPECT_FALSE(first_difference(array({1, 2}), array({1, 2.0001F}), 0.001));
@@ -90,7 +90,7 @@ TEST(ValueComparison, ObjectsByTheirContent) {
   EXPECT_TRUE(first_difference(object("A", 1), object("B", 1)));
 }
 
-TEST(ValueComparison, ASharedArrayIsComparedAsItsArray) {
+TEST(ValueComparison, ASharedArrayEqualsItsArray) {
   Array array;
   array.kind = Array::Kind::kTensor;
   array.dtype = DType::kUInt8;

@@ -21,7 +21,7 @@ Value call(std::string module, std::string name, Value arguments, Value items = 
   return object;
 }
 
-TEST(ValueText, ShowsAnObjectAsItsConstructorCall) {
+TEST(ValueText, ShowsTheConstructorCall) {
   EXPECT_EQ(to_string(call("torch", "float32", None{})), "<torch.float32>");
   EXPECT_EQ(to_string(call("datetime", "timedelta", Tuple{{1, 2, 3}})), "<datetime.timedelta(1, 2, 3)>");
   EXPECT_EQ(to_string(call("collections", "deque", Tuple{{List{}, 3}}, List{{1, 2}})),
@@ -46,7 +46,7 @@ TEST(ValueText, ShowsDatesAndTimes) {
   EXPECT_EQ(to_string(call("datetime", "date", Tuple{{Bytes{"abc"}}})), "<datetime.date of 3 bytes>");
 }
 
-TEST(ValueText, ShowsLargeIntegersInHexadecimal) {
+TEST(ValueText, ShowsLargeNumbersInHexadecimal) {
   EXPECT_EQ(to_string(BigInt{"\x01\x00\x00\x00\x00\x00\x00\x00\x2a"s}), "0x2a0000000000000001");
   EXPECT_EQ(to_string(BigInt{"\x01\x00\x00\x00\x00\x00\x00\x00\xff\x00"s}), "0xff0000000000000001");
   EXPECT_EQ(to_string(BigInt{std::string(9, '\xff')}), "<integer of 9 bytes>");

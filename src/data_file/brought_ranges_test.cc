@@ -34,7 +34,7 @@ TEST(BroughtRanges, LeaveTheCacheAtTheEnd) {
   EXPECT_EQ(file.dropped, (DroppedRanges{{40, 60}, {0, 40}}));
 }
 
-TEST(BroughtRanges, BeyondTheLimitLeaveOldestFirst) {
+TEST(BroughtRanges, OldestLeaveBeyondTheLimit) {
   const DroppedFile file;
   {
     BroughtRanges ranges(100);

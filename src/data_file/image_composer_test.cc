@@ -88,7 +88,7 @@ std::vector<std::byte> compose_with(const Image& image, std::uint64_t segment_by
   return file;
 }
 
-TEST(ImageComposer, MakesTheSameFileForAnyBlocksAndThreads) {
+TEST(ImageComposer, EqualForAnyBlocksAndThreads) {
   SampleState state;
   state.add_bytes("first value");
   state.add_bytes(std::string(200'000, 'v'));
@@ -124,7 +124,7 @@ TEST(ImageComposer, ChecksumsCoverEveryByte) {
   EXPECT_EQ(covered, trailer->trailer_offset());
 }
 
-TEST(ImageComposer, ItemsAreArchivesWithTheTensorsElements) {
+TEST(ImageComposer, ItemsAreArchivesOfTensors) {
   const SampleState state;
   const std::vector<ItemSource> sources = state.sources();
   const FileImage image = FileImage::make({{1, 2}, 0, 0, 1}, sources).value();
@@ -145,7 +145,7 @@ TEST(ImageComposer, ItemsAreArchivesWithTheTensorsElements) {
   }
 }
 
-TEST(ImageComposer, OfNothingIsATrailer) {
+TEST(ImageComposer, NoItemsMakeATrailer) {
   const FileImage image = FileImage::make({{1, 2}, 0, 0, 1}, {}).value();
   const std::vector<std::byte> file = compose_with(image, 4096, 2);
   const auto trailer = manifest::read_trailer(MemorySource(file)).value();
@@ -153,7 +153,7 @@ TEST(ImageComposer, OfNothingIsATrailer) {
   EXPECT_EQ(trailer->item_count(), 0u);
 }
 
-TEST(ImageComposer, CompletesAFileInTheStagedMemory) {
+TEST(ImageComposer, CompletesAFileInStagedMemory) {
   SampleState state;
   state.add_bytes(std::string(5000, 'v'));
   const std::vector<ItemSource> sources = state.sources();
@@ -177,7 +177,7 @@ TEST(ImageComposer, CompletesAFileInTheStagedMemory) {
   EXPECT_EQ(staged, expected);
 }
 
-TEST(ImageComposer, RefusesAnIndexThatWasNotLaidOutSo) {
+TEST(ImageComposer, RefusesAnIndexOfAnotherLayout) {
   SampleState state;
   manifest::TrailerIndex index = FileImage::lay_out({{1, 2}, 3, 0, 1}, state.sources()).value().index;
   std::vector<std::byte> staged(8 << 20);

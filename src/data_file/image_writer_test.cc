@@ -143,7 +143,7 @@ class ImageWriter : public testing::TestWithParam<const char*> {
   std::unique_ptr<storage::Storage> storage_ = storage::make_directory(scratch_.path()).value();
 };
 
-TEST_P(ImageWriter, FilledPayloadsMakeTheFileOfPayloadsInMemory) {
+TEST_P(ImageWriter, FilledPayloadsMakeAnEqualFile) {
   const Case in_memory = make_case(GetParam(), false);
   const Case absent = make_case(GetParam(), true);
   std::vector<std::uint32_t> crcs;
@@ -164,7 +164,7 @@ TEST_P(ImageWriter, FilledPayloadsMakeTheFileOfPayloadsInMemory) {
   }
 }
 
-TEST_P(ImageWriter, EachByteIsFilledOnceBesidesTheBytesAhead) {
+TEST_P(ImageWriter, FillsEachByteOnceButThoseAhead) {
   const Case absent = make_case(GetParam(), true);
   std::mutex mutex;
   std::vector<std::vector<int>> times(absent.tensors.size());
@@ -186,7 +186,7 @@ TEST_P(ImageWriter, EachByteIsFilledOnceBesidesTheBytesAhead) {
   }
 }
 
-TEST_P(ImageWriter, AnExceptionOfAwaitStagedEndsTheWrite) {
+TEST_P(ImageWriter, AnExceptionEndsTheWrite) {
   const Case in_memory = make_case(GetParam(), false);
   ImageFile file{"file", in_memory.image.get()};
   file.await_staged = [](std::uint64_t) -> Result<void> { throw std::bad_alloc(); };
@@ -211,7 +211,7 @@ TEST_P(ImageWriter, AnErrorOfFillEndsTheWrite) {
 INSTANTIATE_TEST_SUITE_P(Formats, ImageWriter, testing::Values("dcp", "torch", "safetensors"),
                          [](const auto& instance) { return std::string(instance.param); });
 
-TEST(SafetensorsImage, HeaderHasTheTensorsAndTheChecksums) {
+TEST(SafetensorsImage, HeaderHasTensorsAndChecksums) {
   const storage::ScratchDirectory scratch;
   const auto storage = storage::make_directory(scratch.path()).value();
   const Case in_memory = make_case("safetensors", false);
@@ -252,7 +252,7 @@ TEST(SafetensorsImage, ADamagedHeaderIsRefused) {
   EXPECT_TRUE(safetensors::read_header(MemorySource(file)));
 }
 
-TEST(TorchSaveImage, IsAZipArchiveWithTheChecksumOfEachRecord) {
+TEST(TorchSaveImage, RecordsHaveChecksums) {
   const storage::ScratchDirectory scratch;
   const auto storage = storage::make_directory(scratch.path()).value();
   const Case in_memory = make_case("torch", false);
@@ -283,7 +283,7 @@ TEST(SafetensorsImage, ABlockGrowsWithTheFile) {
   EXPECT_GT(coverage({16 * kTiB}).blocks, safetensors::ChecksumCoverage::kBlocksMax);
 }
 
-TEST(TorchSaveImage, OfNoStorageIsAnArchive) {
+TEST(TorchSaveImage, NoStoragesMakeAnArchive) {
   const storage::ScratchDirectory scratch;
   const auto storage = storage::make_directory(scratch.path()).value();
   const TorchSaveImage image = TorchSaveImage::make("pickle", {}).value();

@@ -9,7 +9,7 @@ constexpr std::uint64_t kFileBytesMax = std::uint64_t{1} << 62;
 
 torch_file::TensorItem bytes_of(std::uint64_t count) { return {DType::kUInt8, {static_cast<std::int64_t>(count)}}; }
 
-TEST(ItemPlacement, PutsTheElementsOfASmallTensorAtAMultipleOf64) {
+TEST(ItemPlacement, AlignsSmallTensorsTo64Bytes) {
   for (const std::uint64_t previous_end : {0u, 1u, 63u, 64u, 65u, 4095u, 1'000'003u}) {
     const auto placed = place_tensor(bytes_of(kPageAlignedPayloadBytes - 1), previous_end);
     ASSERT_TRUE(placed) << placed.error().what();
@@ -19,7 +19,7 @@ TEST(ItemPlacement, PutsTheElementsOfASmallTensorAtAMultipleOf64) {
   }
 }
 
-TEST(ItemPlacement, PutsTheElementsOfALargeTensorAtTheBeginningOfAPage) {
+TEST(ItemPlacement, AlignsLargeTensorsToPages) {
   for (const std::uint64_t previous_end : {0u, 1u, 4096u, 1'000'003u}) {
     const auto placed = place_tensor(bytes_of(kPageAlignedPayloadBytes), previous_end);
     ASSERT_TRUE(placed) << placed.error().what();
@@ -28,7 +28,7 @@ TEST(ItemPlacement, PutsTheElementsOfALargeTensorAtTheBeginningOfAPage) {
   }
 }
 
-TEST(ItemPlacement, OfATensorIsItsHeadItsElementsAndItsTailBehindThePreviousItem) {
+TEST(ItemPlacement, TensorsFollowThePreviousItem) {
   for (const std::uint64_t count : {0u, 1u, 1000u, 300'000u}) {
     for (const std::uint64_t previous_end : {0u, 77u, 123'456u}) {
       const auto placed = place_tensor(bytes_of(count), previous_end);
@@ -42,7 +42,7 @@ TEST(ItemPlacement, OfATensorIsItsHeadItsElementsAndItsTailBehindThePreviousItem
   }
 }
 
-TEST(ItemPlacement, OfBytesIsTheNextMultipleOf64) {
+TEST(ItemPlacement, AlignsBytesToTheNext64) {
   EXPECT_EQ(place_bytes(10, 0).value(), (manifest::ItemRange{0, 10, 0, 10}));
   EXPECT_EQ(place_bytes(10, 1).value(), (manifest::ItemRange{64, 10, 64, 10}));
   EXPECT_EQ(place_bytes(10, 64).value(), (manifest::ItemRange{64, 10, 64, 10}));
@@ -50,7 +50,7 @@ TEST(ItemPlacement, OfBytesIsTheNextMultipleOf64) {
   EXPECT_EQ(place_bytes(kPageAlignedPayloadBytes, 65).value().payload_offset, 128u);
 }
 
-TEST(ItemPlacement, RefusesAFileOfMoreThanTwoToThe62Bytes) {
+TEST(ItemPlacement, RefusesFilesAboveTheLargest) {
   const auto refused = [](const auto& placed) {
     return !placed && placed.error().code() == ErrorCode::kInvalidArgument;
   };

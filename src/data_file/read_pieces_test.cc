@@ -67,20 +67,20 @@ class ReadPieces : public testing::Test {
   std::vector<TensorRead> reads_;
 };
 
-TEST_F(ReadPieces, OfRowsAreTheirBytesInTheRecord) {
+TEST_F(ReadPieces, RowsAreTheirBytesInTheRecord) {
   read(floats({100, 100}, 1000), {10, 0}, {10, 100});
   EXPECT_EQ(pieces(), (std::vector<Range>{{4000, 8000}}));
   EXPECT_EQ(batches(), (std::vector<Range>{{5000, 9000}}));
 }
 
-TEST_F(ReadPieces, AreNoneForABoxWithoutElements) {
+TEST_F(ReadPieces, NoneForABoxWithoutElements) {
   read(floats({100, 100}), {10, 0}, {0, 100});
   read(floats({0}), {0}, {0});
   EXPECT_TRUE(pieces(Verify::kFull).empty());
   EXPECT_TRUE(schedule().batches.empty());
 }
 
-TEST_F(ReadPieces, AreWholeChecksumChunksButForTheEndOfTheRecord) {
+TEST_F(ReadPieces, CheckedReadsTakeWholeBlocks) {
   const StoredTensor stored = checked_floats({40'000});  // 160,000 bytes: two blocks and a rest
   read(stored, {20'000}, {1});
   EXPECT_EQ(pieces(), (std::vector<Range>{{64 * kKiB, 128 * kKiB}}));
@@ -92,18 +92,18 @@ TEST_F(ReadPieces, AreWholeChecksumChunksButForTheEndOfTheRecord) {
   EXPECT_EQ(pieces(), (std::vector<Range>{{0, 128 * kKiB}}));
 }
 
-TEST_F(ReadPieces, OfColumnsSpanTheGapsThatAreSmall) {
+TEST_F(ReadPieces, ColumnsSpanSmallGaps) {
   read(floats({100, 100}), {0, 7}, {100, 3});
   EXPECT_EQ(pieces(), (std::vector<Range>{{28, 99 * 400 + 40}}));
 }
 
-TEST_F(ReadPieces, OfColumnsLeaveOutTheGapsThatAreLarge) {
+TEST_F(ReadPieces, ColumnsLeaveOutLargeGaps) {
   read(floats({3, 16 * 1024}), {0, 5}, {3, 2});
   EXPECT_EQ(pieces(),
             (std::vector<Range>{{20, 28}, {64 * kKiB + 20, 64 * kKiB + 28}, {128 * kKiB + 20, 128 * kKiB + 28}}));
 }
 
-TEST_F(ReadPieces, AreCutBetweenChecksumChunksAfterTwoMiB) {
+TEST_F(ReadPieces, CutBetweenBlocksAfterTwoMiB) {
   for (const bool checked : {false, true}) {
     reads_.clear();
     const Extents sizes = {5 * 1024 * 256};  // 5 MiB
@@ -113,7 +113,7 @@ TEST_F(ReadPieces, AreCutBetweenChecksumChunksAfterTwoMiB) {
   }
 }
 
-TEST_F(ReadPieces, AreTheWholeRecordIfTheChecksumOfTheRecordIsRequested) {
+TEST_F(ReadPieces, FullCheckTakesTheWholeRecord) {
   StoredTensor stored = floats({100'000});
   stored.record_crc = 7;
   stored.record_bytes += 100;  // of a storage that is larger than its tensor
@@ -122,7 +122,7 @@ TEST_F(ReadPieces, AreTheWholeRecordIfTheChecksumOfTheRecordIsRequested) {
   EXPECT_EQ(pieces(Verify::kNeeded), (std::vector<Range>{{200, 204}}));
 }
 
-TEST_F(ReadPieces, OfNeighboursAreFetchedTogetherInTheOrderOfTheFile) {
+TEST_F(ReadPieces, NeighboursAreFetchedTogether) {
   read(floats({10}, 70'000), {0}, {10});
   read(floats({10}, 1'000), {0}, {10});
   read(floats({10}, 2'000), {0}, {10});
@@ -135,7 +135,7 @@ TEST_F(ReadPieces, OfNeighboursAreFetchedTogetherInTheOrderOfTheFile) {
   EXPECT_EQ(scheduled.pieces[2].read, 0u);
 }
 
-TEST_F(ReadPieces, OfTwoFilesAreNeverFetchedTogether) {
+TEST_F(ReadPieces, TwoFilesAreFetchedApart) {
   read(floats({10}, 0), {0}, {10}, 0);
   read(floats({10}, 40), {0}, {10}, 1);
   const ReadSchedule scheduled = schedule();
@@ -143,25 +143,25 @@ TEST_F(ReadPieces, OfTwoFilesAreNeverFetchedTogether) {
   EXPECT_NE(scheduled.batches[0].file, scheduled.batches[1].file);
 }
 
-TEST_F(ReadPieces, AreFetchedTwoMiBAtATimeAtMost) {
+TEST_F(ReadPieces, BatchesEndAfterTwoMiB) {
   for (std::uint64_t i = 0; i < 5; ++i) read(floats({256 * 1024}, i * kMiB), {0}, {256 * 1024});
   EXPECT_EQ(batches(), (std::vector<Range>{{0, 2 * kMiB}, {2 * kMiB, 4 * kMiB}, {4 * kMiB, 5 * kMiB}}));
 }
 
-TEST_F(ReadPieces, OfARangeAcrossChecksumBlocksAreASingleRequest) {
+TEST_F(ReadPieces, PartsOfARangeMakeOneBatch) {
   const StoredTensor stored = checked_floats({10 * 1024 * 256});  // 10 MiB
   read(stored, {25}, {512 * 1024});
   EXPECT_EQ(pieces(), (std::vector<Range>{{0, 2 * kMiB}, {2 * kMiB, 2 * kMiB + 64 * kKiB}}));
   EXPECT_EQ(batches(), (std::vector<Range>{{0, 2 * kMiB + 64 * kKiB}}));
 }
 
-TEST_F(ReadPieces, OfAWholeTensorAreRequestsOfTheirOwn) {
+TEST_F(ReadPieces, WholeTensorTakesItsOwnBatches) {
   const std::int64_t elements = 512 * 1024 + 16 * 1024;  // 2 MiB and 64 KiB
   read(checked_floats({elements}), {0}, {elements});
   EXPECT_EQ(batches(), (std::vector<Range>{{0, 2 * kMiB}, {2 * kMiB, 2 * kMiB + 64 * kKiB}}));
 }
 
-TEST_F(ReadPieces, OfElementsConvertedInTheBufferShareTheBufferWithNoOtherRead) {
+TEST_F(ReadPieces, ConvertedReadsShareNoBuffer) {
   StoredTensor swapped = floats({10}, 1'000);
   swapped.big_endian = true;
   for (const bool swapped_first : {false, true}) {
@@ -175,7 +175,7 @@ TEST_F(ReadPieces, OfElementsConvertedInTheBufferShareTheBufferWithNoOtherRead) 
   }
 }
 
-TEST_F(ReadPieces, OfSharersBeginAtDifferentPlacesOfAWindow) {
+TEST_F(ReadPieces, SharersBeginAtUnequalBatches) {
   constexpr std::uint32_t kSharerCount = 4;
   constexpr std::uint64_t kBatchCount = 140;  // two windows of 64 batches, and a rest
   for (std::uint64_t i = 0; i < kBatchCount; ++i) read(floats({512 * 1024}, i * 2 * kMiB), {0}, {512 * 1024});
@@ -195,7 +195,7 @@ TEST_F(ReadPieces, OfSharersBeginAtDifferentPlacesOfAWindow) {
   }
 }
 
-TEST_F(ReadPieces, OfSharersComeFirst) {
+TEST_F(ReadPieces, SharedReadsComeFirst) {
   for (std::uint64_t i = 0; i < 4; ++i) read(floats({512 * 1024}, i * 4 * kMiB), {0}, {512 * 1024});
   reads_[1].set_sharers({2, 0});
   reads_[3].set_sharers({3, 0});
@@ -204,7 +204,7 @@ TEST_F(ReadPieces, OfSharersComeFirst) {
 }
 
 // The addresses of files differ between processes: of two reads into the same memory, the same one must come last.
-TEST_F(ReadPieces, AreOrderedByTheNamesOfTheFiles) {
+TEST_F(ReadPieces, OrderedByTheNamesOfTheFiles) {
   for (int i = 0; i < 8; ++i) {
     for (const std::string name : {"b", "a"}) {
       files_.push_back(DataFile::open(disk_, name, false, nullptr, std::nullopt).value());
@@ -225,7 +225,7 @@ TEST_F(ReadPieces, AreOrderedByTheNamesOfTheFiles) {
   }
 }
 
-TEST_F(ReadPieces, OfTargetsThatShareMemoryKeepTheOrder) {
+TEST_F(ReadPieces, CommonTargetsKeepTheOrder) {
   for (std::uint64_t i = 0; i < 4; ++i) read(floats({512 * 1024}, i * 4 * kMiB), {0}, {512 * 1024});
   for (TensorRead& read : reads_) read.set_sharers({2, 1});
   reads_[0].keep_order();
@@ -234,7 +234,7 @@ TEST_F(ReadPieces, OfTargetsThatShareMemoryKeepTheOrder) {
             (std::vector<Range>{{12 * kMiB, 14 * kMiB}, {8 * kMiB, 10 * kMiB}, {0, 2 * kMiB}, {4 * kMiB, 6 * kMiB}}));
 }
 
-TEST_F(ReadPieces, OfASharedAndAnOwnReadMakeASharedBatch) {
+TEST_F(ReadPieces, SharedAndOwnMakeASharedBatch) {
   read(floats({10}, 1'000), {0}, {10});
   read(floats({10}, 2'000), {0}, {10});
   reads_[1].set_sharers({2, 1});

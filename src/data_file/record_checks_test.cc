@@ -50,7 +50,7 @@ class RecordChecking : public testing::Test {
   RecordChecks checks_{stop_};
 };
 
-TEST_F(RecordChecking, PiecesInAnyOrderMakeUpTheRecord) {
+TEST_F(RecordChecking, PiecesInAnyOrderMakeARecord) {
   std::mt19937 random(2);
   for (int round = 0; round < 50; ++round) {
     std::vector<std::uint64_t> cuts{0, kRecordBytes};
@@ -65,7 +65,7 @@ TEST_F(RecordChecking, PiecesInAnyOrderMakeUpTheRecord) {
   EXPECT_TRUE(checks_.finish(Which::kAll, 2));
 }
 
-TEST_F(RecordChecking, TheLastPieceOfADamagedRecordFails) {
+TEST_F(RecordChecking, LastPieceFindsTheDamage) {
   stored_.record_crc = *stored_.record_crc ^ 1;
   EXPECT_TRUE(add(500, 1000));
   const Result<void> added = add(0, 500);
@@ -76,7 +76,7 @@ TEST_F(RecordChecking, TheLastPieceOfADamagedRecordFails) {
   EXPECT_EQ(added.error().offset(), kRecordOffset);
 }
 
-TEST_F(RecordChecking, ARecordReadInPartIsReadAtTheEnd) {
+TEST_F(RecordChecking, PartlyReadRecordIsReadAgain) {
   EXPECT_TRUE(add(0, 10));
   EXPECT_TRUE(checks_.finish(Which::kOverlapping, 1));
   EXPECT_TRUE(checks_.finish(Which::kAll, 1));
@@ -89,7 +89,7 @@ TEST_F(RecordChecking, ARecordReadInPartIsReadAtTheEnd) {
   EXPECT_EQ(finished.error().key(), "other");
 }
 
-TEST_F(RecordChecking, OverlappingPiecesAreReadAtTheEnd) {
+TEST_F(RecordChecking, OverlapsAreReadAtTheEnd) {
   for (const auto& [begin, end] : {std::pair(0, 600), std::pair(599, 1000), std::pair(0, 1000)}) {
     EXPECT_TRUE(add(static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end)));
   }

@@ -39,7 +39,7 @@ class CudaDriverTest : public testing::Test {
   os::MemoryFile memory_ = os::MemoryFile::create("test").value();
 };
 
-TEST_F(CudaDriverTest, ACopyIsDoneWhenTheEventBehindTheCopyIsDone) {
+TEST_F(CudaDriverTest, EventEndsAfterItsCopy) {
   const auto bytes = random_bytes(kBytes, 1);
   const DeviceBytes source(1, bytes);
   Stream stream = Stream::make(driver_, 1).value();
@@ -52,7 +52,7 @@ TEST_F(CudaDriverTest, ACopyIsDoneWhenTheEventBehindTheCopyIsDone) {
   EXPECT_EQ(fake_cuda_pageable_copies(), 0);
 }
 
-TEST_F(CudaDriverTest, CopiesToTheDeviceArriveInTheOrderOfTheStream) {
+TEST_F(CudaDriverTest, CopiesToTheDeviceArrive) {
   const DeviceBytes target(0, std::vector<std::byte>(kBytes));
   const auto bytes = random_bytes(kBytes, 2);
   std::memcpy(memory_.bytes().data(), bytes.data(), kBytes);
@@ -63,7 +63,7 @@ TEST_F(CudaDriverTest, CopiesToTheDeviceArriveInTheOrderOfTheStream) {
   EXPECT_EQ(target.read(), bytes);
 }
 
-TEST_F(CudaDriverTest, AStreamOfCairnWaitsForTheWorkOfTheTrainer) {
+TEST_F(CudaDriverTest, WaitsForTheWorkOfTheTrainer) {
   const DeviceBytes source(0, std::vector<std::byte>(kBytes));
   void* const trainer = fake_cuda_make_stream(0);
   const auto bytes = random_bytes(kBytes, 3);
@@ -77,7 +77,7 @@ TEST_F(CudaDriverTest, AStreamOfCairnWaitsForTheWorkOfTheTrainer) {
   EXPECT_EQ(host(), bytes);
 }
 
-TEST_F(CudaDriverTest, ManyCopiesTakeOneCallOfTheBatchFunction) {
+TEST_F(CudaDriverTest, ManyCopiesTakeOneBatchCall) {
   const auto bytes = random_bytes(kBytes, 4);
   const DeviceBytes source(0, bytes);
   std::vector<Copy> copies;
@@ -90,7 +90,7 @@ TEST_F(CudaDriverTest, ManyCopiesTakeOneCallOfTheBatchFunction) {
   EXPECT_EQ(fake_cuda_calls("cuMemcpyDtoHAsync_v2"), 0);
 }
 
-TEST_F(CudaDriverTest, TheDriverNamesTheDeviceOfAnAddress) {
+TEST_F(CudaDriverTest, FindsTheDeviceOfAnAddress) {
   const DeviceBytes memory(1, std::vector<std::byte>(kBytes));
   const DeviceMemory found = driver_.memory_at(static_cast<std::byte*>(memory.data()) + 100).value();
   EXPECT_EQ(found.ordinal, 1);
@@ -109,7 +109,7 @@ TEST_F(CudaDriverTest, AStreamUnderCaptureIsRefused) {
   EXPECT_EQ(fake_cuda_end_capture(trainer), 1);
 }
 
-TEST_F(CudaDriverTest, WorkOfCairnLeavesTheCaptureOfAnotherStreamIntact) {
+TEST_F(CudaDriverTest, LeavesACaptureOfAnotherStream) {
   const DeviceBytes source(0, std::vector<std::byte>(kBytes));
   void* const trainer = fake_cuda_make_stream(0);
   fake_cuda_begin_capture(trainer);
@@ -124,7 +124,7 @@ TEST_F(CudaDriverTest, WorkOfCairnLeavesTheCaptureOfAnotherStreamIntact) {
   EXPECT_EQ(fake_cuda_end_capture(trainer), 1);
 }
 
-TEST_F(CudaDriverTest, AnErrorNamesTheDeviceAndTheDriversText) {
+TEST_F(CudaDriverTest, ErrorNamesDeviceAndText) {
   fake_cuda_fail("cuEventCreate", 1, 2, 0);
   const auto event = Event::make(driver_, 1);
   EXPECT_EQ(event.error().code(), ErrorCode::kUnavailable);
@@ -132,7 +132,7 @@ TEST_F(CudaDriverTest, AnErrorNamesTheDeviceAndTheDriversText) {
             "CUDA error 2 on cuda:1 (CUDA_ERROR_OUT_OF_MEMORY): an error of the stand-in driver, in cuEventCreate");
 }
 
-TEST_F(CudaDriverTest, AnErrorOfTheTrainersKernelsEndsAWait) {
+TEST_F(CudaDriverTest, FailedKernelEndsAWait) {
   const DeviceBytes source(1, std::vector<std::byte>(kBytes));
   Stream stream = Stream::make(driver_, 1).value();
   const Copy copy{memory_.bytes().data(), source.address(), kBytes};
@@ -142,7 +142,7 @@ TEST_F(CudaDriverTest, AnErrorOfTheTrainersKernelsEndsAWait) {
   EXPECT_NE(await(copied).error().message().find("CUDA_ERROR_ASSERT"), std::string::npos);
 }
 
-TEST_F(CudaDriverTest, AWaitForAHangingKernelCanBeInterrupted) {
+TEST_F(CudaDriverTest, InterruptsAWaitForAKernel) {
   void* const trainer = fake_cuda_make_stream(0);
   fake_cuda_launch_hang(trainer);
   const Event event = mark_of(Device::cuda(0, reinterpret_cast<std::uintptr_t>(trainer))).value();
@@ -151,7 +151,7 @@ TEST_F(CudaDriverTest, AWaitForAHangingKernelCanBeInterrupted) {
   await(event).value();
 }
 
-TEST_F(CudaDriverTest, AForkedChildGetsAnErrorWithoutACallOfTheDriver) {
+TEST_F(CudaDriverTest, ForkedChildMakesNoDriverCall) {
   const pid_t child = fork();
   if (child == 0) {
     const auto stream = Stream::make(driver_, 0);

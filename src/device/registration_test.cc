@@ -24,7 +24,7 @@ class RegistrationTest : public testing::Test {
   os::MemoryFile memory_ = os::MemoryFile::create("test").value();
 };
 
-TEST_F(RegistrationTest, PiecesAreRegisteredFromTheFront) {
+TEST_F(RegistrationTest, RegistersPiecesFromTheFront) {
   Registration registration(driver_, 0, memory_.bytes());
   EXPECT_FALSE(registration.covers(1));
   EXPECT_TRUE(registration.register_next().value());
@@ -36,7 +36,7 @@ TEST_F(RegistrationTest, PiecesAreRegisteredFromTheFront) {
   EXPECT_EQ(fake_cuda_registered_bytes() - before_, memory_.bytes().size());
 }
 
-TEST_F(RegistrationTest, WithdrawEndsTheRegistrationForGood) {
+TEST_F(RegistrationTest, WithdrawEndsForGood) {
   Registration registration(driver_, 0, memory_.bytes());
   registration.register_next().value();
   registration.withdraw();
@@ -46,7 +46,7 @@ TEST_F(RegistrationTest, WithdrawEndsTheRegistrationForGood) {
   EXPECT_EQ(fake_cuda_registered_bytes(), before_);
 }
 
-TEST_F(RegistrationTest, ARefusalKeepsTheRegisteredPieces) {
+TEST_F(RegistrationTest, RefusalKeepsEarlierPieces) {
   Registration registration(driver_, 0, memory_.bytes());
   fake_cuda_fail("cuMemHostRegister_v2", 2, 2, 0);
   EXPECT_EQ(registration.register_all({}, 0).error().code(), ErrorCode::kUnavailable);
@@ -56,7 +56,7 @@ TEST_F(RegistrationTest, ARefusalKeepsTheRegisteredPieces) {
   EXPECT_FALSE(registration.register_next());
 }
 
-TEST_F(RegistrationTest, AStopEndsTheRegistrationBetweenPieces) {
+TEST_F(RegistrationTest, StopsBetweenTwoPieces) {
   Registration registration(driver_, 0, memory_.bytes());
   int questions = 0;
   registration.register_all([&] { return ++questions == 2; }, 1).value();
@@ -78,7 +78,7 @@ TEST_F(RegistrationTest, ABounceBufferIsUsedAgain) {
   EXPECT_EQ(fake_cuda_calls("cuMemHostRegister_v2"), 2);
 }
 
-TEST_F(RegistrationTest, ABounceBufferThatCantBeRegisteredIsLentAllTheSame) {
+TEST_F(RegistrationTest, LendsAnUnregisteredBuffer) {
   BounceBuffers buffers(driver_, 1);
   fake_cuda_fail("cuMemHostRegister_v2", 1, 2, 1);
   EXPECT_EQ(buffers.borrow().value().bytes().size(), BounceBuffers::kBufferBytes);

@@ -55,7 +55,7 @@ TEST(TensorCopies, AnEmptyTensorTakesNoCopy) {
   EXPECT_TRUE(copies.empty());
 }
 
-TEST(TensorCopies, ColumnsOfAMatrixTakeOneCopyWithManyRows) {
+TEST(TensorCopies, ColumnsTakeOneCopyOfManyRows) {
   auto source = numbers(1000 * 64);
   const TensorView columns{source.data(), DType::kFloat32, {1000, 16}, {64, 1}};
   std::vector<std::byte> host(1000 * 16 * 4);
@@ -96,7 +96,7 @@ TEST(TensorCopies, RowsThatCrossAPieceAreSplit) {
   EXPECT_TRUE(std::ranges::equal(host, gathered(columns)));
 }
 
-TEST(TensorCopies, AnyStridesGiveTheBytesOfAGather) {
+TEST(TensorCopies, AnyStridesCopyLikeAGather) {
   std::mt19937_64 random(20261123);
   for (int trial = 0; trial < 300; ++trial) {
     auto source = numbers(4096);

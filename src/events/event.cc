@@ -25,9 +25,10 @@ std::string_view name_of(EventOperation operation) {
     case EventOperation::kSave: return "save";
     case EventOperation::kLoad: return "load";
     case EventOperation::kVerify: return "verify";
-    case EventOperation::kRemove: break;
+    case EventOperation::kRemove: return "remove";
+    case EventOperation::kConvert: break;
   }
-  return "remove";
+  return "convert";
 }
 
 EventQueue::EventQueue(std::size_t capacity, std::vector<EventKind> kinds)

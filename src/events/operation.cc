@@ -34,12 +34,39 @@ std::chrono::system_clock::time_point now() {
 }
 
 struct Operation::State {
-  Event event;  // the common fields of the operation's events
-  StepClock clock;
+  const Audience audience = Audience::now();
+  const std::int64_t process_id = getpid();
+  const StepClock clock{};
   bool has_begun = true;  // kBegun was told, so that an end must follow
   std::mutex mutex;
   std::chrono::nanoseconds last_end{};  // of the last step, since the begin
   bool is_ended = false;
+  // Changes under the mutex, and not while it is told. Kept, because a copy would allocate memory for the directory.
+  Event event;
+  std::atomic<bool> is_told{false};
+
+  // The step that ends now, after `last_end`.
+  void end_step(Event& changed) const {
+    const StepTime time = clock.read();
+    changed.started = time.started + std::chrono::duration_cast<std::chrono::system_clock::duration>(last_end);
+    changed.duration = time.duration - last_end;
+    changed.since_begun = time.duration;
+    changed.process_id = process_id;
+  }
+
+  // Tells the event with the changes by `change`, without the lock. Another thread, or a listener of this thread, may
+  // be in a call for the event: then a copy is told.
+  template <typename Change>
+  void tell(std::unique_lock<std::mutex> lock, const Change& change) {
+    const bool is_copied = is_told.exchange(true);
+    std::optional<Event> copy;
+    Event& told = is_copied ? copy.emplace(event) : event;
+    change(told);
+    last_end = told.since_begun;
+    lock.unlock();
+    audience.tell(told);
+    if (!is_copied) is_told = false;
+  }
 };
 
 void Operation::DeleteState::operator()(State* state) const { delete state; }
@@ -63,13 +90,13 @@ Operation Operation::begin_heard(EventOperation kind, const OperationPlace& plac
   event.directory = place.directory;
   event.rank = place.rank;
   event.rank_count = place.rank_count;
-  event.step = step_in_name(last_name(place.directory));
-  event.process_id = getpid();
-  event.started = operation.state_->clock.read().started;
+  event.step = last_number_of(last_name(place.directory));
+  event.process_id = operation.state_->process_id;
+  event.started = operation.state_->clock.started();
   if (kind == EventOperation::kRemove) {
     operation.state_->has_begun = false;
   } else {
-    tell(event);
+    operation.state_->audience.tell(event);
   }
   return operation;
 }
@@ -85,58 +112,45 @@ WorkKind Operation::work_of(EventOperation kind) {
     case EventOperation::kSave: return WorkKind::kSave;
     case EventOperation::kLoad: return WorkKind::kLoad;
     case EventOperation::kVerify: return WorkKind::kVerify;
+    case EventOperation::kConvert: return WorkKind::kConvert;
     case EventOperation::kRemove: break;
   }
   return WorkKind::kRemove;
 }
 
 void Operation::tell_step(EventKind kind, std::uint64_t bytes) {
-  Event event = state_->event;
-  {
-    const std::lock_guard lock(state_->mutex);
-    if (state_->is_ended) return;
-    const StepTime time = state_->clock.read();
-    event.started = time.started + std::chrono::duration_cast<std::chrono::system_clock::duration>(state_->last_end);
-    event.duration = time.duration - state_->last_end;
-    event.since_begun = time.duration;
-    state_->last_end = time.duration;
-  }
-  event.kind = kind;
-  event.bytes = bytes;
-  tell(event);
+  std::unique_lock lock(state_->mutex);
+  if (state_->is_ended) return;
+  state_->tell(std::move(lock), [&](Event& event) {
+    state_->end_step(event);
+    event.kind = kind;
+    event.bytes = bytes;
+  });
 }
 
 void Operation::step_of(std::int64_t process, EventKind kind, const StepTime& time, std::uint64_t bytes) {
   if (!state_) return;
-  Event event = state_->event;
-  {
-    const std::lock_guard lock(state_->mutex);
-    if (state_->is_ended) return;
+  std::unique_lock lock(state_->mutex);
+  if (state_->is_ended) return;
+  state_->tell(std::move(lock), [&](Event& event) {
+    event.kind = kind;
+    event.bytes = bytes;
+    event.started = time.started;
+    event.duration = time.duration;
     event.since_begun = state_->clock.read().duration;
-    state_->last_end = event.since_begun;
-  }
-  event.kind = kind;
-  event.bytes = bytes;
-  event.started = time.started;
-  event.duration = time.duration;
-  event.process_id = process;
-  tell(event);
+    event.process_id = process;
+  });
 }
 
 void Operation::tell_end(EventKind kind, std::uint64_t bytes, const std::optional<Error>& cause) {
-  Event event = state_->event;
-  {
-    const std::lock_guard lock(state_->mutex);
-    if (std::exchange(state_->is_ended, true)) return;
-    const StepTime time = state_->clock.read();
-    event.started = time.started + std::chrono::duration_cast<std::chrono::system_clock::duration>(state_->last_end);
-    event.duration = time.duration - state_->last_end;
-    event.since_begun = time.duration;
-  }
-  event.kind = kind;
-  event.bytes = bytes;
-  event.cause = cause;
-  tell(event);
+  std::unique_lock lock(state_->mutex);
+  if (std::exchange(state_->is_ended, true)) return;
+  state_->tell(std::move(lock), [&](Event& event) {
+    state_->end_step(event);
+    event.kind = kind;
+    event.bytes = bytes;
+    event.cause = cause;
+  });
 }
 
 void Operation::leave_heard() {
@@ -144,16 +158,16 @@ void Operation::leave_heard() {
     const std::lock_guard lock(state_->mutex);
     state_->is_ended = true;
   }
-  events::leave(state_->event.id);
+  state_->audience.leave(state_->event.id);
 }
 
 void Operation::drop_heard() noexcept {
-  if (state_->event.process_id != getpid()) {
+  if (state_->process_id != getpid()) {
     (void)state_.release();  // in a forked child: the parent's operation, with a lock that may be held for ever
     return;
   }
   try {
-    if (state_->has_begun) {
+    if (state_->has_begun && !state_->is_ended) {
       tell_end(EventKind::kFailed, 0, Error(ErrorCode::kCancelled, "the operation was given up"));
     }
   } catch (const std::exception&) {  // out of memory

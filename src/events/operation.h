@@ -33,6 +33,7 @@ std::chrono::system_clock::time_point now();
 class StepClock {
  public:
   StepTime read() const { return {started_, now() - started_}; }
+  std::chrono::system_clock::time_point started() const { return started_; }
 
  private:
   std::chrono::system_clock::time_point started_ = now();

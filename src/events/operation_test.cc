@@ -58,6 +58,44 @@ TEST(Operation, StepInADirectoryWithSlashes) {
   EXPECT_FALSE(events[3].step);
 }
 
+TEST(Operation, StepWithinItsOwnListener) {
+  std::vector<Event> events;
+  Operation save;
+  const Subscription subscription = subscribe([&](const Event& event) {
+    if (event.kind == EventKind::kPlanned) save.step(EventKind::kWritten, 7);
+    events.push_back(event);
+  });
+  save = begun_save();
+  save.step(EventKind::kPlanned, 3);
+  save.end(EventKind::kCommitted, 9);
+  ASSERT_EQ(kinds_of(events),
+            (std::vector{EventKind::kBegun, EventKind::kWritten, EventKind::kPlanned, EventKind::kCommitted}));
+  EXPECT_EQ(events[1].bytes, 7u);
+  EXPECT_EQ(events[2].bytes, 3u);
+  EXPECT_EQ(events[2].directory, "run/step-12");
+  EXPECT_EQ(events[3].since_begun, events[2].duration + events[1].duration + events[3].duration);
+}
+
+TEST(Operation, StepsOfTwoThreadsAtOnce) {
+  constexpr int kSteps = 2000;
+  std::atomic<int> wrong{0};
+  std::atomic<int> told{0};
+  const Subscription subscription = subscribe([&](const Event& event) {
+    if (event.kind == EventKind::kBegun || event.kind == EventKind::kCommitted) return;
+    ++told;
+    if (event.bytes != (event.kind == EventKind::kStaged ? 1U : 2U) || event.directory != "run/step-12") ++wrong;
+  });
+  Operation save = begun_save();
+  std::thread staging([&] {
+    for (int i = 0; i < kSteps; ++i) save.step(EventKind::kStaged, 1);
+  });
+  for (int i = 0; i < kSteps; ++i) save.step(EventKind::kWritten, 2);
+  staging.join();
+  save.end(EventKind::kCommitted, 3);
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(told, 2 * kSteps);
+}
+
 TEST(Operation, OneEndOfSeveral) {
   EventQueue queue(10);
   {

@@ -17,8 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::chrono::milliseconds kKeptMax{20};
-constexpr std::uint64_t kThreadsPerLane = 2;
+constexpr std::int64_t kKeptMax = 20'000'000;  // nanoseconds
 constexpr mode_t kFileMode = 0666;
 
 std::int64_t nanoseconds_of(std::chrono::system_clock::time_point time) {
@@ -26,7 +25,7 @@ std::int64_t nanoseconds_of(std::chrono::system_clock::time_point time) {
 }
 
 // The name of the step that ends with an event.
-std::string_view step_name(EventKind kind) {
+constexpr std::string_view step_name(EventKind kind) {
   switch (kind) {
     case EventKind::kPlanned: return "plan";
     case EventKind::kStaged: return "stage";
@@ -46,12 +45,35 @@ bool is_end(EventKind kind) {
   }
 }
 
-void add_arguments(TraceLine& line, const Event& event) {
-  line.begin_args().number("operation", event.id).number("rank", event.rank).number("ranks", event.rank_count);
-  if (event.step) line.number("step", *event.step);
-  line.text("directory", event.directory).number("bytes", event.bytes);
-  if (event.cause) line.text("cause", event.cause->what());
+void set_arguments(std::string& arguments, const Event& event) {
+  arguments.clear();
+  JsonText json(arguments);
+  json.put("\"operation\":");
+  json.put_number(event.id);
+  json.put(",\"rank\":");
+  json.put_number(event.rank);
+  json.put(",\"ranks\":");
+  json.put_number(event.rank_count);
+  if (event.step) {
+    json.put(",\"step\":");
+    json.put_number(*event.step);
+  }
+  json.put(",\"directory\":");
+  json.put_quoted(event.directory);
+  json.flush();
 }
+
+// The rest of a line.
+void put_cause(JsonText& json, const Event& event) {
+  if (event.cause) {
+    json.put(",\"cause\":");
+    json.put_quoted(event.cause->what());
+  }
+  json.put("}},\n");
+  json.flush();
+}
+
+std::int64_t end_of(const Event& event) { return nanoseconds_of(event.started) + event.duration.count(); }
 
 }  // namespace
 
@@ -59,18 +81,44 @@ void TraceFile::add(const Event& event) {
   const std::lock_guard lock(mutex_);
   if (given_up_ || (process_id_ != 0 && event.process_id != process_id_)) return;
   if (!file_ && !open(event)) return;
-  if (kept_.empty()) kept_since_ = Clock::now();
-  const std::size_t lane = lane_of(event);
-  add_lines(event, lane);
-  if (is_end(event.kind)) lanes_[lane] = 0;
-  const bool is_due = event.kind == EventKind::kBegun || is_end(event.kind) || Clock::now() - kept_since_ > kKeptMax;
-  if (is_due) write_kept();
+  Lane& lane = lane_of(event);
+  const bool has_ended = is_end(event.kind);
+  bool is_due = has_ended || end_of(event) - lane.begin > kKeptMax;
+  if (event.kind == EventKind::kBegun) {
+    lane.is_begun_kept = true;
+    is_due = !event.asynchronous;
+  } else if (!step_name(event.kind).empty()) {
+    const bool is_of_writer = event.kind == EventKind::kWritten || event.kind == EventKind::kCommitted;
+    lane.steps.push_back({event.kind, event.asynchronous && is_of_writer, nanoseconds_of(event.started),
+                          event.duration.count(), event.bytes});
+  }
+  if (!is_due) return;
+  make_lines(lane);
+  if (event.kind == EventKind::kFailed) add_moment(event, lane);
+  if (has_ended) {
+    add_operation(event, lane);
+    lane.operation = 0;
+  }
+  write_kept();
 }
 
 void TraceFile::leave(std::uint64_t operation) {
   const std::lock_guard lock(mutex_);
-  std::replace(lanes_.begin(), lanes_.end(), operation, std::uint64_t{0});
-  if (!given_up_ && !kept_.empty()) write_kept();
+  const auto lane =
+      std::find_if(lanes_.begin(), lanes_.end(), [&](const Lane& it) { return it.operation == operation; });
+  if (given_up_ || lane == lanes_.end()) return;
+  make_lines(*lane);
+  lane->operation = 0;
+  write_kept();
+}
+
+void TraceFile::write() {
+  const std::lock_guard lock(mutex_);
+  if (given_up_) return;
+  for (Lane& lane : lanes_) {
+    if (lane.operation != 0) make_lines(lane);
+  }
+  write_kept();
 }
 
 std::optional<std::string> TraceFile::take_problem() {
@@ -105,59 +153,88 @@ bool TraceFile::open(const Event& first) {
 }
 
 // The lane of the event's operation. An operation that is new to the file takes the first free lane.
-std::size_t TraceFile::lane_of(const Event& event) {
-  auto found = std::find(lanes_.begin(), lanes_.end(), event.id);
-  if (found == lanes_.end()) {
-    found = std::find(lanes_.begin(), lanes_.end(), 0);
-    if (found == lanes_.end()) {
-      found = lanes_.insert(lanes_.end(), 0);
-      name_lane(static_cast<std::size_t>(found - lanes_.begin()));
-    }
-    *found = event.id;
+TraceFile::Lane& TraceFile::lane_of(const Event& event) {
+  Lane* free = nullptr;
+  for (Lane& lane : lanes_) {
+    if (lane.operation == event.id) return lane;
+    if (lane.operation == 0 && free == nullptr) free = &lane;
   }
-  return static_cast<std::size_t>(found - lanes_.begin());
+  if (free == nullptr) {
+    free = &lanes_.emplace_back();
+    name_lane(lanes_.size(), *free);
+  }
+  free->operation = event.id;
+  free->begin = end_of(event) - event.since_begun.count();
+  free->first = event;
+  free->arguments.clear();
+  return *free;
 }
 
-void TraceFile::name_lane(std::size_t lane) {
-  const std::string number = lane == 0 ? std::string() : " " + std::to_string(lane + 1);
-  for (std::uint64_t thread = 1; thread <= kThreadsPerLane; ++thread) {
-    TraceLine line(kept_, "M", "thread_name");
-    line.number("ts", 0).number("pid", static_cast<std::uint64_t>(process_id_));
-    line.number("tid", kThreadsPerLane * lane + thread).begin_args();
-    line.text("name", role_ + (thread == 1 ? ": calls" : ": writing") + number).end();
-  }
-}
-
-void TraceFile::add_lines(const Event& event, std::size_t lane) {
-  const std::uint64_t calls = kThreadsPerLane * lane + 1;
-  const bool is_beside =
-      event.asynchronous && (event.kind == EventKind::kWritten || event.kind == EventKind::kCommitted);
+void TraceFile::name_lane(std::uint64_t number, Lane& lane) {
   const auto pid = static_cast<std::uint64_t>(process_id_);
-  const auto span = [&](std::string_view name, std::int64_t begin, std::chrono::nanoseconds length,
-                        std::uint64_t thread) {
-    TraceLine line(kept_, "X", name);
-    line.time("ts", begin).time("dur", length.count()).number("pid", pid).number("tid", thread);
-    return line;
-  };
-  if (const std::string_view name = step_name(event.kind); !name.empty()) {
-    TraceLine line = span(name, nanoseconds_of(event.started), event.duration, is_beside ? calls + 1 : calls);
-    line.begin_args().number("operation", event.id).number("bytes", event.bytes).end();
+  const std::string text = number == 1 ? std::string() : " " + std::to_string(number);
+  for (const bool is_beside : {false, true}) {
+    const std::uint64_t thread = 2 * number - (is_beside ? 0 : 1);
+    TraceLine line(kept_, "M", "thread_name");
+    line.number("ts", 0).number("pid", pid).number("tid", thread).begin_args();
+    line.text("name", role_ + (is_beside ? ": writing" : ": calls") + text).end();
+    lane.places[is_beside ? 1 : 0] = ",\"pid\":" + std::to_string(pid) + ",\"tid\":" + std::to_string(thread);
   }
-  const std::int64_t end = nanoseconds_of(event.started) + event.duration.count();
-  if (event.kind == EventKind::kBegun || event.kind == EventKind::kFailed) {
-    TraceLine line(kept_, "i", event.kind == EventKind::kBegun ? "begun" : "failed");
-    line.time("ts", end).number("pid", pid).number("tid", calls).text("s", "t");
-    add_arguments(line, event);
-    line.end();
+}
+
+void TraceFile::make_lines(Lane& lane) {
+  if (lane.arguments.empty()) set_arguments(lane.arguments, lane.first);
+  if (std::exchange(lane.is_begun_kept, false)) add_moment(lane.first, lane);
+  JsonText json(kept_);
+  for (const Step& step : lane.steps) {
+    json.put("{\"ph\":\"X\",\"name\":\"");
+    json.put(step_name(step.kind));
+    json.put("\",\"ts\":");
+    json.put_time(step.begin);
+    json.put(",\"dur\":");
+    json.put_time(step.length);
+    json.put(lane.places[step.is_beside ? 1 : 0]);
+    json.put(",\"args\":{\"operation\":");
+    json.put_number(lane.operation);
+    json.put(",\"bytes\":");
+    json.put_number(step.bytes);
+    json.put("}},\n");
   }
-  if (!is_end(event.kind)) return;
-  TraceLine line = span(name_of(event.operation), end - event.since_begun.count(), event.since_begun, calls);
-  add_arguments(line, event);
-  line.end();
+  json.flush();
+  lane.steps.clear();
+}
+
+void TraceFile::add_moment(const Event& event, const Lane& lane) {
+  JsonText json(kept_);
+  json.put("{\"ph\":\"i\",\"name\":\"");
+  json.put(name_of(event.kind));
+  json.put("\",\"ts\":");
+  json.put_time(end_of(event));
+  json.put(lane.places[0]);
+  json.put(",\"s\":\"t\",\"args\":{");
+  json.put(lane.arguments);
+  put_cause(json, event);
+}
+
+void TraceFile::add_operation(const Event& event, const Lane& lane) {
+  JsonText json(kept_);
+  json.put("{\"ph\":\"X\",\"name\":\"");
+  json.put(name_of(event.operation));
+  json.put("\",\"ts\":");
+  json.put_time(lane.begin);
+  json.put(",\"dur\":");
+  json.put_time(end_of(event) - lane.begin);
+  json.put(lane.places[0]);
+  json.put(",\"args\":{");
+  json.put(lane.arguments);
+  json.put(",\"bytes\":");
+  json.put_number(event.bytes);
+  put_cause(json, event);
 }
 
 // One call, so that no other process's line comes between, and a SIGKILL leaves whole lines.
 void TraceFile::write_kept() {
+  if (kept_.empty()) return;
   ssize_t written = 0;
   do {
     written = ::write(file_.get(), kept_.data(), kept_.size());

@@ -5,16 +5,21 @@
 // operation uses at the same time: one for the operation and the steps of the caller, and one for the steps of the
 // writer. So the spans of a thread are nested.
 //
-// Lines are kept in memory until their operation has ended, and written then in one call; lines of an operation that
-// lasts longer are written with the first event after kKeptMax. The line of a begin is written at once: it shows which
-// operation a killed process was in.
+// Events are kept in memory as numbers, and become lines, in one call, with
+//
+// - the begin of an operation that is not asynchronous, so that the file shows in which operation a killed process was;
+// - write(), by which an asynchronous save's writer does the same;
+// - the end of their operation, and each event later than kKeptMax after its begin.
+//
+// Hence a kill loses at most steps of operations that have not ended, and asynchronous saves whose writer has not
+// begun.
 //
 // Thread-safe. A failure ends the trace, and no operation.
 #pragma once
 
 #include <cairn/events.h>
 
-#include <chrono>
+#include <array>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -38,16 +43,36 @@ class TraceFile {
   void add(const Event& event);
   // No event of the operation follows.
   void leave(std::uint64_t operation);
+  // The events in memory.
+  void write();
   // Why no events are written; nullopt from the second call on.
   std::optional<std::string> take_problem();
 
  private:
-  using Clock = std::chrono::steady_clock;
+  struct Step {
+    EventKind kind = EventKind::kPlanned;
+    bool is_beside = false;  // carried out while the caller goes on
+    std::int64_t begin = 0;  // nanoseconds since 1970
+    std::int64_t length = 0;
+    std::uint64_t bytes = 0;
+  };
+  // A free lane keeps its memory for the next operation.
+  struct Lane {
+    std::uint64_t operation = 0;  // 0: none
+    std::int64_t begin = 0;
+    Event first;
+    bool is_begun_kept = false;  // the line of the begin is to be written
+    std::vector<Step> steps;
+    std::string arguments;                // of the operation's lines, as JSON; empty: not made yet
+    std::array<std::string, 2> places{};  // as JSON: the thread of the calls, and of the steps beside them
+  };
 
   bool open(const Event& first);
-  std::size_t lane_of(const Event& event);
-  void add_lines(const Event& event, std::size_t lane);
-  void name_lane(std::size_t lane);
+  Lane& lane_of(const Event& event);
+  void name_lane(std::uint64_t number, Lane& lane);
+  void make_lines(Lane& lane);
+  void add_moment(const Event& event, const Lane& lane);
+  void add_operation(const Event& event, const Lane& lane);
   void write_kept();
   void give_up(const Error& reason);
 
@@ -58,9 +83,8 @@ class TraceFile {
   bool given_up_ = false;
   std::optional<std::string> problem_;
   std::int64_t process_id_ = 0;
-  std::vector<std::uint64_t> lanes_;  // the operation of each lane; 0: none
-  std::string kept_;                  // lines that are not written
-  Clock::time_point kept_since_;
+  std::vector<Lane> lanes_;
+  std::string kept_;  // lines that are not written
 };
 
 }  // namespace cairn::events

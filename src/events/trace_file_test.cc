@@ -10,9 +10,11 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "events/operation.h"
+#include "events/trace_line.h"
 #include "events/trace_merge.h"
 #include "format/json/json_reader.h"
 
@@ -76,6 +78,70 @@ TEST_F(TraceFiles, SpansOfAnOperation) {
   for (const char* name : {"plan", "write", "commit", "save"}) {
     EXPECT_EQ(count(std::string("\"ph\":\"X\",\"name\":\"") + name + "\""), 1u) << name;
   }
+}
+
+TEST_F(TraceFiles, StepsOfAShortOperation) {
+  TraceFile trace(directory_.string(), "trainer");
+  Event step = event(EventKind::kBegun, 1);
+  trace.add(step);
+  step.kind = EventKind::kPlanned;
+  step.started += std::chrono::milliseconds(19);
+  trace.add(step);
+  EXPECT_EQ(count("\"name\":\"plan\""), 0u);
+  step.kind = EventKind::kCommitted;
+  trace.add(step);
+  EXPECT_EQ(count("\"name\":\"plan\""), 1u);
+}
+
+TEST_F(TraceFiles, StepsOfALongOperation) {
+  TraceFile trace(directory_.string(), "trainer");
+  Event step = event(EventKind::kBegun, 1);
+  trace.add(step);
+  step.kind = EventKind::kPlanned;
+  step.started += std::chrono::milliseconds(19);
+  trace.add(step);
+  step.kind = EventKind::kStaged;
+  step.started += std::chrono::milliseconds(2);
+  trace.add(step);
+  EXPECT_EQ(count("\"name\":\"plan\""), 1u);
+  EXPECT_EQ(count("\"name\":\"stage\""), 1u);
+  EXPECT_EQ(count("\"name\":\"save\""), 0u);
+}
+
+TEST_F(TraceFiles, BeginOfAnAsynchronousSave) {
+  TraceFile trace(directory_.string(), "trainer");
+  Event step = event(EventKind::kBegun, 1);
+  step.asynchronous = true;
+  trace.add(step);
+  step.kind = EventKind::kStaged;
+  trace.add(step);
+  EXPECT_TRUE(lines().empty());
+  trace.write();
+  EXPECT_EQ(count("\"name\":\"begun\""), 1u);
+  EXPECT_EQ(count("\"name\":\"stage\""), 1u);
+  step.kind = EventKind::kCommitted;
+  trace.add(step);
+  EXPECT_EQ(count("\"name\":\"begun\""), 1u);
+  EXPECT_EQ(count("\"name\":\"stage\""), 1u);
+  EXPECT_EQ(count("\"name\":\"save\""), 1u);
+}
+
+TEST_F(TraceFiles, StepsOfAnOperationLeft) {
+  TraceFile trace(directory_.string(), "trainer");
+  trace.add(event(EventKind::kBegun, 1));
+  trace.add(event(EventKind::kWritten, 1));
+  trace.leave(1);
+  EXPECT_EQ(count("\"name\":\"write\""), 1u);
+  EXPECT_EQ(count("\"name\":\"save\""), 0u);
+}
+
+TEST_F(TraceFiles, LongTextsInALine) {
+  TraceFile trace(directory_.string(), "trainer");
+  Event begun = event(EventKind::kBegun, 1);
+  const std::string name(5000, 'x');
+  begun.directory = name + "/step-7";
+  trace.add(begun);
+  EXPECT_EQ(count("\"directory\":\"" + name + "/step-7\"}},"), 1u);
 }
 
 TEST_F(TraceFiles, LanesOfParallelOperations) {
@@ -154,6 +220,32 @@ TEST_F(TraceFiles, FileOfAForkedChild) {
 TEST_F(TraceFiles, NoTraceInAFolder) {
   EXPECT_EQ(merge_trace(root_).error().code(), ErrorCode::kNotFound);
   EXPECT_EQ(merge_trace(root_ / "none").error().code(), ErrorCode::kNotFound);
+}
+
+std::string line_with(std::string_view text, std::int64_t time) {
+  std::string out;
+  TraceLine line(out, "X", text);
+  line.time("ts", time).end();
+  return out;
+}
+
+TEST(TraceLine, TimesWithThreeDecimals) {
+  const std::vector<std::pair<std::int64_t, std::string>> cases = {{-5, "0.000"},
+                                                                   {0, "0.000"},
+                                                                   {7, "0.007"},
+                                                                   {999, "0.999"},
+                                                                   {1000, "1.000"},
+                                                                   {1234567, "1234.567"},
+                                                                   {1764000000123456789, "1764000000123456.789"}};
+  for (const auto& [time, text] : cases)
+    EXPECT_EQ(line_with("a", time), R"({"ph":"X","name":"a","ts":)" + text + "},\n");
+}
+
+TEST(TraceLine, TextsOfAnyLength) {
+  for (std::size_t length = 0; length < 1200; ++length) {
+    const std::string text(length, 'x');
+    EXPECT_EQ(line_with(text, 1234567), R"({"ph":"X","name":")" + text + "\",\"ts\":1234.567},\n");
+  }
 }
 
 std::string span(std::string_view name, int begin, int length, int thread) {

@@ -148,7 +148,7 @@ TEST_F(Diff, OtherChunksAreNoDifference) {
   EXPECT_EQ(report.differences[0].elements->first_differing, (Extents{39, 29, 999}));
 }
 
-TEST_F(Diff, EveryFlippedByteOfTheDataIsAnError) {
+TEST_F(Diff, EveryFlippedDataByteIsAnError) {
   std::vector<float> weights(64, 2);
   save_in(a(), state_of(weights, 7));
   save_in(b(), state_of(weights, 7));
@@ -177,7 +177,7 @@ TEST_F(Diff, EveryFlippedByteOfTheDataIsAnError) {
   EXPECT_TRUE(report_of().differences.empty());
 }
 
-TEST_F(Diff, AFlippedByteOfAFurtherFormatIsAnError) {
+TEST_F(Diff, FlippedByteOfAFurtherFormat) {
   std::vector<float> weights(2'000'000);  // two windows
   std::iota(weights.begin(), weights.end(), 1.0F);
   save_in(a(), state_of(weights, 7));
@@ -225,7 +225,7 @@ TEST_F(Diff, ThousandsOfSmallTensors) {
   EXPECT_EQ(report.differences[0].key, "t1234");
 }
 
-TEST_F(Diff, WrongOptions) {
+TEST_F(Diff, RefusesWrongOptions) {
   std::vector<float> weights{1, 2};
   save_in(a(), state_of(weights, 7));
   save_in(b(), state_of(weights, 7));

@@ -587,6 +587,7 @@ Result<VerifyReport> verify(const std::filesystem::path& directory, const Verify
     const auto& problems = report->problems;
     events.end(EventKind::kVerified, report->bytes_checked,
                problems.empty() ? std::nullopt : std::optional(problems.front()));
+    events::add_trace_problem(report->warnings);
   }
   return report;
 }

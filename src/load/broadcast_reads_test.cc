@@ -173,7 +173,7 @@ TEST(BroadcastReads, ReadEachByteOnceForAllRanks) {
   }
 }
 
-TEST(BroadcastReads, OfPartsOfRowsAndOfManySmallTensors) {
+TEST(BroadcastReads, PartsOfRowsAndSmallTensors) {
   as_job(3, [](Rank& rank) {
     rank.want_rows(0, 500, 20000, 1200, ReadGroup::kLargeTensors);
     for (std::uint64_t i = 0; i < 300; ++i) rank.want_whole(20 * kMiB + i * 700, 640, ReadGroup::kSmallTensors);
@@ -183,7 +183,7 @@ TEST(BroadcastReads, OfPartsOfRowsAndOfManySmallTensors) {
   });
 }
 
-TEST(BroadcastReads, OfMoreRanksThanWindows) {
+TEST(BroadcastReads, MoreRanksThanWindows) {
   as_job(7, [](Rank& rank) {
     rank.want_whole(123, 4567, ReadGroup::kSmallTensors);
     rank.prepare();
@@ -192,7 +192,7 @@ TEST(BroadcastReads, OfMoreRanksThanWindows) {
   });
 }
 
-TEST(BroadcastReads, OfShardsGoToTheRanksWithTheShards) {
+TEST(BroadcastReads, ShardsGoToTheirRanksAlone) {
   BytesOfJob read;
   as_job(4, [&read](Rank& rank) {
     rank.want_whole(36 * kMiB, 70000);
@@ -206,7 +206,7 @@ TEST(BroadcastReads, OfShardsGoToTheRanksWithTheShards) {
   EXPECT_LE(read.bytes(), 36 * kMiB + 70000 + kMarginBytes);
 }
 
-TEST(BroadcastReads, OfAFewBytesOfAPartOfTheRanksStayWithTheRanks) {
+TEST(BroadcastReads, SmallShardsAreNotBroadcast) {
   as_job(4, [](Rank& rank) {
     rank.want_whole(rank.number() % 2 * 2 * kMiB, 2 * kMiB, ReadGroup::kShards);
     rank.prepare();
@@ -214,7 +214,7 @@ TEST(BroadcastReads, OfAFewBytesOfAPartOfTheRanksStayWithTheRanks) {
   });
 }
 
-TEST(BroadcastReads, OfUnlikeRanksStayWithTheRanks) {
+TEST(BroadcastReads, UnlikeReadsAreNotBroadcast) {
   as_job(2, [](Rank& rank) {
     rank.want_whole(rank.number(), 20 * kMiB);
     rank.prepare();
@@ -223,7 +223,7 @@ TEST(BroadcastReads, OfUnlikeRanksStayWithTheRanks) {
   });
 }
 
-TEST(BroadcastReads, OfOneHostStayWithTheRanks) {
+TEST(BroadcastReads, RanksOfOneHostBroadcastNothing) {
   as_job(2, [](Rank& rank) {
     rank.want_whole(0, 20 * kMiB);
     rank.prepare(7);
@@ -231,7 +231,7 @@ TEST(BroadcastReads, OfOneHostStayWithTheRanks) {
   });
 }
 
-TEST(BroadcastReads, OfADamagedByteFailOnEveryRank) {
+TEST(BroadcastReads, DamagedByteFailsOnEveryRank) {
   std::string damaged = Rank::right();
   damaged[5 * kMiB] = static_cast<char>(damaged[5 * kMiB] ^ 1);  // in window 1, which belongs to rank 1
   std::atomic<int> failures = 0;
@@ -251,7 +251,7 @@ TEST(BroadcastReads, OfADamagedByteFailOnEveryRank) {
   EXPECT_GE(failures, 1);
 }
 
-TEST(BroadcastReads, OfARankThatCannotReadStopOnAllRanks) {
+TEST(BroadcastReads, FailedReadStopsAllRanks) {
   as_job(3,
          [](Rank& rank) {
            rank.want_whole(0, 30 * kMiB);
@@ -265,7 +265,7 @@ TEST(BroadcastReads, OfARankThatCannotReadStopOnAllRanks) {
          {Rank::right(), Rank::right(), Rank::right().substr(0, 20 * kMiB)});
 }
 
-TEST(BroadcastReads, OfAnInterruptedRankStopOnAllRanks) {
+TEST(BroadcastReads, InterruptedRankStopsAllRanks) {
   as_job(2, [](Rank& rank) {
     rank.want_whole(0, 40 * kMiB);
     int calls = 0;
@@ -278,7 +278,7 @@ TEST(BroadcastReads, OfAnInterruptedRankStopOnAllRanks) {
   });
 }
 
-TEST(BroadcastReads, OfARankThatIsGoneFail) {
+TEST(BroadcastReads, LostRankFailsTheOthers) {
   as_job(3, [](Rank& rank) {
     rank.want_whole(0, 40 * kMiB);
     rank.prepare();

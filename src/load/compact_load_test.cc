@@ -113,7 +113,7 @@ class CompactLoad : public testing::Test {
   filesystem::path directory_;
 };
 
-TEST_F(CompactLoad, ReshardsFromFourRanksToTwoAndToOne) {
+TEST_F(CompactLoad, ReshardsFourRanksToTwoAndOne) {
   for (const std::size_t ranks : {2u, 1u}) {
     as_ranks(ranks, [&](std::size_t rank, Collectives& collectives) {
       ShardedKeys keys(rank, ranks, 0);
@@ -187,7 +187,7 @@ TEST_F(CompactLoad, ReadsASmallPartOfTheMetadata) {
 }
 
 // The same checkpoint by the catalog and by the pickle alone.
-TEST_F(CompactLoad, KeysAndEntriesAreThoseOfThePickle) {
+TEST_F(CompactLoad, EntriesEqualThoseOfThePickle) {
   const auto by_catalog = open_to_inspect(directory_);
   const auto by_pickle = open(directory_);
   ASSERT_TRUE(by_catalog && by_pickle);
@@ -226,7 +226,7 @@ TEST_F(CompactLoad, KeysAndEntriesAreThoseOfThePickle) {
   EXPECT_FALSE(by_catalog->entry("layers.1200.weight")->has_value());
 }
 
-TEST_F(CompactLoad, AKeyAndTheNamesTakeAFewBytesOfTheMetadata) {
+TEST_F(CompactLoad, ReadsFewBytesForOneKey) {
   const auto storage = storage::open_directory(directory_);
   std::uint64_t bytes = 0;
   auto checkpoint = checkpointer::open_in(std::make_unique<MeasuredStorage>(**storage, bytes),
@@ -246,7 +246,7 @@ TEST_F(CompactLoad, AKeyAndTheNamesTakeAFewBytesOfTheMetadata) {
 }
 
 // The keys after a damaged block come from the pickle, and none comes twice.
-TEST_F(CompactLoad, AStreamOfKeysPassesADamagedBlock) {
+TEST_F(CompactLoad, KeyStreamPassesADamagedBlock) {
   std::string metadata = read_metadata();
   const std::size_t front = record_of(metadata).front_bytes;
   const std::size_t pickle = pickle_bytes_of(metadata);
@@ -283,7 +283,7 @@ TEST_F(CompactLoad, NamesAMissingKeyWithItsNearest) {
 
 // What a reader without knowledge of the catalog does: all of `.metadata` before the record counts as covered, and the
 // pickle ends at its STOP.
-TEST_F(CompactLoad, AReaderWithoutTheCatalogReadsThePickle) {
+TEST_F(CompactLoad, EarlierReaderReadsThePickle) {
   const std::string metadata = read_metadata();
   constexpr std::size_t kVersionFromEnd = 12;
   EXPECT_EQ(metadata[metadata.size() - kVersionFromEnd], 3);  // with a plan: several ranks have saved
@@ -297,7 +297,7 @@ TEST_F(CompactLoad, AReaderWithoutTheCatalogReadsThePickle) {
 }
 
 // A flipped bit in each part: the load takes the pickle and tells so; `verify` reports the damage.
-TEST_F(CompactLoad, ReadsThePickleIfAPartOfTheCatalogIsDamaged) {
+TEST_F(CompactLoad, DamagedCatalogLeavesThePickle) {
   const std::string metadata = read_metadata();
   const std::size_t front = record_of(metadata).front_bytes;
   const std::size_t pickle = pickle_bytes_of(metadata);
@@ -324,7 +324,7 @@ TEST_F(CompactLoad, ReadsThePickleIfAPartOfTheCatalogIsDamaged) {
   }
 }
 
-TEST_F(CompactLoad, RefusesADamagedPickleOnlyWhereThePickleIsDecoded) {
+TEST_F(CompactLoad, LoadsDespiteADamagedPickle) {
   std::string metadata = read_metadata();
   metadata[pickle_bytes_of(metadata) / 2] ^= 4;
   write_metadata(metadata);
@@ -347,7 +347,7 @@ std::string with_catalog(const std::string& metadata, const Catalog& compact) {
   return front + manifest::encode_commit_record(record);
 }
 
-TEST_F(CompactLoad, VerifyComparesTheCatalogWithThePickle) {
+TEST_F(CompactLoad, VerifyComparesCatalogAndPickle) {
   ASSERT_TRUE(verify(directory_)->problems.empty());
   const std::string metadata = read_metadata();
   const auto problems_with = [&](const std::function<void(Catalog&)>& change) {
@@ -377,7 +377,7 @@ TEST_F(CompactLoad, VerifyComparesTheCatalogWithThePickle) {
   EXPECT_FALSE(problems_with([](Catalog& catalog) { catalog.keys[1] = catalog.keys[0]; }).empty());
 }
 
-TEST_F(CompactLoad, VerifyFindsItemsThatTheMetadataLacks) {
+TEST_F(CompactLoad, VerifyFindsItemsWithoutAKey) {
   const std::string metadata = read_metadata();
   const auto problems_without = [&](const std::function<void(Catalog&)>& drop) {
     Catalog catalog = std::move(dcp::decode_metadata(std::as_bytes(std::span(metadata)))->catalog);
@@ -409,7 +409,7 @@ TEST_F(CompactLoad, NeverLoadsTheBytesOfAnotherKey) {
   EXPECT_EQ(load(directory_, keys.dict()).error().code(), ErrorCode::kCorrupt);
 }
 
-TEST_F(CompactLoad, ChunksOfACheckpointThatWasReplacedAreNotRead) {
+TEST_F(CompactLoad, ReplacedCheckpointIsNotRead) {
   const auto checkpoint = open_to_load(directory_);
   ASSERT_TRUE(checkpoint);
   save_on(2);
@@ -419,7 +419,7 @@ TEST_F(CompactLoad, ChunksOfACheckpointThatWasReplacedAreNotRead) {
   EXPECT_TRUE(keys.holds(7));
 }
 
-TEST_F(CompactLoad, AnAsynchronousSaveWritesTheSameCatalog) {
+TEST_F(CompactLoad, AsynchronousSaveHasACatalog) {
   const auto asynchronous = directory_ / "asynchronous";
   as_ranks(4, [&](std::size_t rank, Collectives& collectives) {
     ShardedKeys keys(rank, 4, 8);

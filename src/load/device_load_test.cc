@@ -52,7 +52,7 @@ class DeviceLoads : public testing::Test {
   std::vector<std::uint16_t> half_ = {0x3f80, 0x4000, 0xbf80, 0};  // 1, 2, -1, 0
 };
 
-TEST_F(DeviceLoads, AWholeTensorArrivesAfterTheWorkOfTheCaller) {
+TEST_F(DeviceLoads, ArrivesAfterTheCallersWork) {
   for (const Verify verify : {Verify::kNeeded, Verify::kFull, Verify::kNone}) {
     const DeviceBytes target(0, std::vector<std::byte>(kWeightBytes));
     fake_cuda_launch_write(trainer_, target.address(), random_bytes(kWeightBytes, 2).data(), kWeightBytes);
@@ -66,7 +66,7 @@ TEST_F(DeviceLoads, AWholeTensorArrivesAfterTheWorkOfTheCaller) {
   EXPECT_EQ(fake_cuda_pageable_copies(), 0);
 }
 
-TEST_F(DeviceLoads, PartsOfSeveralDevicesArriveInTheirStrides) {
+TEST_F(DeviceLoads, PartsOnSeveralDevicesInStrides) {
   // Columns 1000 to 1999 into a wider matrix of device 0, and rows 7 to 9 transposed on device 1.
   const DeviceBytes wide(0, std::vector<std::byte>(std::size_t{4} * kRows * 1500));
   const DeviceBytes turned(1, std::vector<std::byte>(std::size_t{4} * 3 * kColumns));
@@ -91,7 +91,7 @@ TEST_F(DeviceLoads, PartsOfSeveralDevicesArriveInTheirStrides) {
   }
 }
 
-TEST_F(DeviceLoads, AnEntryOfAPlannedLoadIsReadyWhenItsCopiesHaveEnded) {
+TEST_F(DeviceLoads, PlannedEntryWaitsForItsCopies) {
   const DeviceBytes target(0, std::vector<std::byte>(kWeightBytes));
   const DeviceBytes half(0, std::vector<std::byte>(8));
   StateDict state = whole(target);
@@ -131,7 +131,7 @@ TEST_F(DeviceLoads, ARefusedRegistrationIsSaidOnce) {
   EXPECT_EQ(said, 1U);
 }
 
-TEST_F(DeviceLoads, ACaptureFailsTheLoadBeforeATargetChanges) {
+TEST_F(DeviceLoads, CaptureFailsAndKeepsTargets) {
   const std::vector<std::byte> before = random_bytes(kWeightBytes, 3);
   const DeviceBytes target(0, before);
   StateDict state = whole(target);
@@ -144,7 +144,7 @@ TEST_F(DeviceLoads, ACaptureFailsTheLoadBeforeATargetChanges) {
 }
 
 // The stream of the caller carries out the copies that it waits for.
-TEST_F(DeviceLoads, CopiesOfAnInterruptedLoadComeBeforeLaterWorkOfTheCaller) {
+TEST_F(DeviceLoads, LaterWorkFollowsStoppedCopies) {
   const DeviceBytes target(0, std::vector<std::byte>(kWeightBytes));
   StateDict state = whole(target);
   fake_cuda_launch_hang(trainer_);
@@ -160,7 +160,7 @@ TEST_F(DeviceLoads, CopiesOfAnInterruptedLoadComeBeforeLaterWorkOfTheCaller) {
   EXPECT_GE(equal, std::size_t{1} << 20);
 }
 
-TEST_F(DeviceLoads, BehindAHangingKernelCanBeInterruptedAlthoughTheDriverRegistersNothing) {
+TEST_F(DeviceLoads, InterruptedWithoutRegistration) {
   const DeviceBytes target(0, std::vector<std::byte>(kWeightBytes));
   StateDict state = whole(target);
   fake_cuda_fail("cuMemHostRegister_v2", 1, 2, 1);
@@ -174,7 +174,7 @@ TEST_F(DeviceLoads, BehindAHangingKernelCanBeInterruptedAlthoughTheDriverRegiste
 }
 
 // The driver's error does not say whether the copy has ended, so no later load may fill the buffer of that copy.
-TEST_F(DeviceLoads, AfterAnErrorOfTheDriverTheBufferOfItsCopyIsNotUsedAgain) {
+TEST_F(DeviceLoads, BufferOfAFailedCopyIsRetired) {
   const std::vector<std::byte> later = random_bytes(kWeightBytes, 4);
   StateDict source;
   source.add_tensor("weight", TensorView::contiguous(later.data(), DType::kFloat32, {kRows, kColumns})).value();
@@ -217,7 +217,7 @@ TEST_F(DeviceLoads, ErrorsOfTheDriverNameTheKey) {
   }
 }
 
-TEST_F(DeviceLoads, ATensorOfAnotherDeviceIsRefused) {
+TEST_F(DeviceLoads, RefusesATensorOfAnotherDevice) {
   const DeviceBytes target(1, std::vector<std::byte>(kWeightBytes));
   StateDict state = whole(target, 0);
   EXPECT_EQ(load(directory_, state).error().code(), ErrorCode::kInvalidArgument);

@@ -152,8 +152,14 @@ events::Operation checkpointer::begin_load(std::string_view directory, const Loa
                                                           static_cast<std::uint32_t>(ranks.size())});
 }
 
-void checkpointer::end_load(events::Operation& events, const Result<LoadReport>& report) {
-  report ? events.end(EventKind::kLoaded, report->bytes_read) : events.fail(report.error());
+void checkpointer::end_load(events::Operation& events, Result<LoadReport>& report) {
+  if (!report) return events.fail(report.error());
+  events.end(EventKind::kLoaded, report->bytes_read);
+  events::add_trace_problem(report->warnings);
+}
+
+void tell_failed_load(const std::filesystem::path& directory, const Error& reason, const LoadOptions& options) {
+  checkpointer::begin_load(directory.native(), options).fail(reason);
 }
 
 Result<LoadReport> Checkpoint::load(StateDict& state, const LoadOptions& options) const {

@@ -84,7 +84,7 @@ class CheckpointNotes : public testing::Test {
   fs::path directory_ = scratch_.path() / "checkpoint";
 };
 
-TEST_F(CheckpointNotes, AreThoseOfTheLastSave) {
+TEST_F(CheckpointNotes, ASaveReplacesTheNotes) {
   save_step(1, notes_of_step(1));
   EXPECT_EQ(notes(), notes_of_step(1));
   const auto metrics = open(directory_)->metrics();
@@ -128,7 +128,7 @@ TEST_F(CheckpointNotes, StandBesideACompactCatalog) {
   EXPECT_EQ(target.element(), 1);
 }
 
-TEST_F(CheckpointNotes, ThatAreNoNotesFailTheSaveAndLeaveTheOldCheckpoint) {
+TEST_F(CheckpointNotes, InvalidTextFailsTheSave) {
   save_step(1, notes_of_step(1));
   NotedState state(2);
   for (const std::string& text : {std::string("[]"), std::string("{\"metrics\": 1}"), std::string("{\"a\": \"\xff\"}"),
@@ -144,7 +144,7 @@ TEST_F(CheckpointNotes, ThatAreNoNotesFailTheSaveAndLeaveTheOldCheckpoint) {
   EXPECT_EQ(notes(), notes_of_step(1));
 }
 
-TEST_F(CheckpointNotes, OfAModelAreRefused) {
+TEST_F(CheckpointNotes, RefusedWithSafetensors) {
   NotedState state(1);
   SaveOptions options;
   options.safetensors.emplace();
@@ -155,7 +155,7 @@ TEST_F(CheckpointNotes, OfAModelAreRefused) {
   EXPECT_EQ(open(directory_)->notes().value(), "");
 }
 
-TEST_F(CheckpointNotes, OfTheCoordinatorCount) {
+TEST_F(CheckpointNotes, TakenFromTheCoordinator) {
   for (const std::size_t coordinator : {0u, 1u}) {
     for (const bool again : {false, true}) {  // a new plan, and the earlier one
       as_ranks(3, [&](std::size_t rank, Collectives& collectives) {
@@ -172,7 +172,7 @@ TEST_F(CheckpointNotes, OfTheCoordinatorCount) {
   }
 }
 
-TEST_F(CheckpointNotes, ThatAreWrongOnOneRankFailAllRanks) {
+TEST_F(CheckpointNotes, ErrorOnOneRankFailsAllRanks) {
   as_ranks(2, [&](std::size_t rank, Collectives& collectives) {
     NotedState state(1);
     SaveOptions options;
@@ -185,7 +185,7 @@ TEST_F(CheckpointNotes, ThatAreWrongOnOneRankFailAllRanks) {
   EXPECT_FALSE(fs::exists(directory_ / ".metadata"));
 }
 
-TEST_F(CheckpointNotes, OfARankThatSavesAloneAreItsOwn) {
+TEST_F(CheckpointNotes, RanksThatSaveAloneHaveTheirOwn) {
   for (const std::uint32_t rank : {0u, 1u}) {
     NotedState state(1);
     SaveOptions options;
@@ -198,7 +198,7 @@ TEST_F(CheckpointNotes, OfARankThatSavesAloneAreItsOwn) {
   }
 }
 
-TEST_F(CheckpointNotes, OfAsynchronousSaves) {
+TEST_F(CheckpointNotes, TakenAtAnAsynchronousCall) {
   for (const bool process : {false, true}) {
     AsyncCheckpointerOptions how;
     if (process) how.process = CheckpointProcess::make();
@@ -217,7 +217,7 @@ TEST_F(CheckpointNotes, OfAsynchronousSaves) {
   }
 }
 
-TEST_F(CheckpointNotes, OfAsynchronousSavesOfSeveralRanks) {
+TEST_F(CheckpointNotes, AsynchronousSaveOfTwoRanks) {
   for (const bool process : {false, true}) {
     as_ranks(2, [&](std::size_t rank, Collectives& collectives) {
       AsyncCheckpointerOptions how;
@@ -236,7 +236,7 @@ TEST_F(CheckpointNotes, OfAsynchronousSavesOfSeveralRanks) {
 }
 
 // The next save of a job that has loaded a checkpoint takes its plan from `.metadata`.
-TEST_F(CheckpointNotes, DoNotHinderAJobThatGoesOnWithThePlan) {
+TEST_F(CheckpointNotes, SavesGoOnWithTheLoadedPlan) {
   for (const std::size_t keys : {std::size_t{3}, kKeysOfNoted}) {
     as_ranks(2, [&](std::size_t rank, Collectives& collectives) {
       for (int step = 1; step <= 2; ++step) {
@@ -270,7 +270,7 @@ TEST_F(CheckpointNotes, AnyDamageIsReported) {
   }
 }
 
-TEST_F(CheckpointNotes, DamagedBesideACompactCatalogLeaveTheCheckpoint) {
+TEST_F(CheckpointNotes, DamageLeavesTheCheckpoint) {
   save_step(1, notes_of_step(1), kKeysOfNoted);
   const std::string metadata = read_metadata();
   const std::size_t front = front_bytes_of(metadata);
@@ -294,7 +294,7 @@ TEST_F(CheckpointNotes, DamagedBesideACompactCatalogLeaveTheCheckpoint) {
 }
 
 // True checksums are no help against a text that nobody checked.
-TEST_F(CheckpointNotes, ThatWereForgedAreDamage) {
+TEST_F(CheckpointNotes, ForgedNotesAreDamage) {
   save_step(1, "");
   const std::string metadata = read_metadata();
   auto record = **manifest::read_only_commit_record(MemorySource(std::as_bytes(std::span(metadata))));
@@ -308,7 +308,7 @@ TEST_F(CheckpointNotes, ThatWereForgedAreDamage) {
   EXPECT_EQ(verify(directory_)->problems.size(), 1u);
 }
 
-TEST_F(CheckpointNotes, GoIntoTheCopyOfAConversionToDcp) {
+TEST_F(CheckpointNotes, AConversionToDcpKeepsNotes) {
   save_step(1, notes_of_step(1));
   const fs::path copy = scratch_.path() / "copy";
   ConvertOptions options;
@@ -320,7 +320,7 @@ TEST_F(CheckpointNotes, GoIntoTheCopyOfAConversionToDcp) {
   EXPECT_TRUE(verify(copy)->problems.empty());
 }
 
-TEST_F(CheckpointNotes, AreMissedInTheCopyOfAConversionElsewhere) {
+TEST_F(CheckpointNotes, OtherConversionsDropNotes) {
   save_step(1, notes_of_step(1));
   for (const auto& [format, name] :
        {std::pair(CheckpointFormat::kSafetensors, "model"), std::pair(CheckpointFormat::kTorchSave, "state.pt")}) {

@@ -101,7 +101,7 @@ class PlannedLoads : public testing::Test {
   std::optional<Checkpoint> checkpoint_;
 };
 
-TEST_F(PlannedLoads, AnEntryIsReadyBeforeALaterOneIsRead) {
+TEST_F(PlannedLoads, AnEntryEndsBeforeLaterReads) {
   for (const std::vector<std::size_t>& order : std::vector<std::vector<std::size_t>>{{0, 1, 2}, {2, 0, 1}, {1}}) {
     SCOPED_TRACE(testing::PrintToString(order));
     State state(0);
@@ -163,7 +163,7 @@ TEST_F(PlannedLoads, AFailureIsThatOfItsEntryAlone) {
   EXPECT_EQ(state.of("c"), std::vector<float>(kElements, 7.0F));
 }
 
-TEST_F(PlannedLoads, ACancelledLoadEndsEachEntryOnce) {
+TEST_F(PlannedLoads, CancelledLoadEndsEachEntryOnce) {
   State state(0);
   auto plan = plan_load(*checkpoint_, state.dict(), {.thread_count = 1});
   ASSERT_TRUE(plan) << plan.error().what();
@@ -203,7 +203,7 @@ TEST_F(PlannedLoads, MissingEntriesAreNamedAndStay) {
   EXPECT_EQ(other, 3.0F);
 }
 
-TEST_F(PlannedLoads, RenamesGiveTheKeysTheNamesOfTheState) {
+TEST_F(PlannedLoads, RenamesMapKeysToTheState) {
   std::vector<float> memory(kElements);
   StateDict state;
   ASSERT_TRUE(state.add_tensor("net.a", TensorView::contiguous(memory.data(), DType::kFloat32, {kElements})));

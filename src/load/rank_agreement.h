@@ -22,7 +22,7 @@ Result<std::vector<std::string>> prepare_together(const Checkpoint& checkpoint, 
 Result<LoadReport> load_once(const Checkpoint& checkpoint, StateDict& state, const LoadOptions& options,
                              events::Operation& events);
 events::Operation begin_load(std::string_view directory, const LoadOptions& options);
-void end_load(events::Operation& events, const Result<LoadReport>& report);
+void end_load(events::Operation& events, Result<LoadReport>& report);
 // The error with the checkpoint's directory.
 Error naming_directory(const Checkpoint& checkpoint, Error error);
 

@@ -33,7 +33,7 @@ TEST(ReadFilters, SurviveTheEncoding) {
   EXPECT_EQ(ReadFilter::decode(bytes.substr(1), 8).host(), 0u);
 }
 
-TEST(ReadFilters, OfManyRanksAreSmall) {
+TEST(ReadFilters, ShrinkWithTheNumberOfRanks) {
   EXPECT_EQ(ReadFilter::encoded_bytes(1), ReadFilter::encoded_bytes(2048));
   EXPECT_EQ(ReadFilter::encoded_bytes(16384), 8u + 64u);
   EXPECT_GE(ReadFilter::encoded_bytes(1U << 30), 8u + 16u);

@@ -50,7 +50,7 @@ class VanishingStorage final : public storage::ViewStorage {
   const bool& is_gone_;
 };
 
-TEST(ReplacedLoad, IsToBeRestartedAlthoughAFileVanishesDuringTheReads) {
+TEST(ReplacedLoad, LostFileReportsTheReplacement) {
   storage::ModelStorage disk;
   std::vector<float> weights(1000, 1.0F);
   StateDict state;

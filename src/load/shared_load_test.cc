@@ -81,14 +81,14 @@ class SharedLoad : public testing::Test {
   storage::CachedPages pages_;
 };
 
-TEST_F(SharedLoad, OfEqualKeysReadsOneCopyAndLeavesNoneInThePageCache) {
+TEST_F(SharedLoad, EqualKeysAreReadOnceUncached) {
   as_ranks_of_host(
       4, [](std::size_t, Checkpoint& checkpoint, const LoadOptions& options) { load_layers(checkpoint, options); });
   EXPECT_LT(pages_.bytes_from_storage(), kLayersBytes + kOtherBytesMax);
   EXPECT_LT(pages_.bytes(), kOtherBytesMax);
 }
 
-TEST_F(SharedLoad, OfUnlikeKeysReadsOneCopyOfTheCommonOnes) {
+TEST_F(SharedLoad, CommonKeysAreReadOnce) {
   as_ranks_of_host(2, [](std::size_t rank, Checkpoint& checkpoint, const LoadOptions& options) {
     load_layers(checkpoint, options, rank);
   });
@@ -96,7 +96,7 @@ TEST_F(SharedLoad, OfUnlikeKeysReadsOneCopyOfTheCommonOnes) {
   EXPECT_LT(pages_.bytes(), kOtherBytesMax);
 }
 
-TEST_F(SharedLoad, OfCheckpointsOfTheirOwnReadsACopyForEachRank) {
+TEST_F(SharedLoad, EachRankReadsItsOwnCheckpoint) {
   as_ranks_of_host(2, [](std::size_t, Checkpoint& checkpoint, LoadOptions options) {
     options.own_checkpoint = true;
     load_layers(checkpoint, options);
@@ -104,7 +104,7 @@ TEST_F(SharedLoad, OfCheckpointsOfTheirOwnReadsACopyForEachRank) {
   EXPECT_GE(pages_.bytes_from_storage(), 2 * kLayersBytes);
 }
 
-TEST_F(SharedLoad, WithoutDirectIoLeavesTheBytesInThePageCache) {
+TEST_F(SharedLoad, BufferedLoadFillsThePageCache) {
   as_ranks_of_host(2, [](std::size_t, Checkpoint& checkpoint, LoadOptions options) {
     options.direct_io = false;
     load_layers(checkpoint, options);
@@ -113,7 +113,7 @@ TEST_F(SharedLoad, WithoutDirectIoLeavesTheBytesInThePageCache) {
   EXPECT_GE(pages_.bytes(), kLayersBytes);
 }
 
-TEST_F(SharedLoad, LeavesEarlierPagesInThePageCache) {
+TEST_F(SharedLoad, LeavesEarlierPagesInTheCache) {
   const std::string file = "__0_0.distcp";
   pages_.bring(file, 0, disk_.open(file, false).value()->size());
   const std::uint64_t before = pages_.bytes();
@@ -124,7 +124,7 @@ TEST_F(SharedLoad, LeavesEarlierPagesInThePageCache) {
 
 // Every rank reads the batches of a shared read in an order of its own. Targets that share memory must not get bytes of
 // both keys.
-TEST_F(SharedLoad, IntoCommonMemoryGivesTheBytesOfOneKey) {
+TEST_F(SharedLoad, CommonMemoryGetsOneKeysBytes) {
   as_ranks_of_host(4, [](std::size_t rank, Checkpoint& checkpoint, const LoadOptions& options) {
     std::vector<std::byte> memory(kLayerBytes);
     StateDict state;

@@ -40,7 +40,7 @@ TEST_F(SharedReadsOfRanks, GroupsAreBySizeAndCoverage) {
   EXPECT_EQ(group_of(read(0, 64 * 1024), false), ReadGroup::kShards);
 }
 
-TEST_F(SharedReadsOfRanks, NumbersDependOnHostRangesAndGroupButNotOnTheOrder) {
+TEST_F(SharedReadsOfRanks, NumbersDependOnHostAndRanges) {
   const std::vector<data_file::TensorRead> reads{read(0, 100), read(4096, 100)};
   const std::vector<ReadGroup> groups(2, ReadGroup::kShards);
   const Numbers numbers = SharedReads::numbers_of(reads, groups, "host");
@@ -53,7 +53,7 @@ TEST_F(SharedReadsOfRanks, NumbersDependOnHostRangesAndGroupButNotOnTheOrder) {
   EXPECT_EQ(SharedReads::numbers_of(reads, groups, ""), Numbers{});
 }
 
-TEST_F(SharedReadsOfRanks, SharersAreTheRanksWithEqualNumbersInTheirOrder) {
+TEST_F(SharedReadsOfRanks, SharersAreRanksOfEqualNumbers) {
   std::vector<data_file::TensorRead> reads{read(0, 100), read(4096, 100), read(8192, 100)};
   const std::vector<ReadGroup> groups{ReadGroup::kLargeTensors, ReadGroup::kSmallTensors, ReadGroup::kShards};
   const std::vector<Numbers> by_rank{{7, 1, 5}, {7, 2, 6}, {7, 3, 5}, {8, 4, 6}};
@@ -74,7 +74,7 @@ TEST_F(SharedReadsOfRanks, RanksOfUnlikeHostsShareNothing) {
   EXPECT_EQ(reads[0].sharers(), (data_file::Sharers{2, 1}));
 }
 
-TEST_F(SharedReadsOfRanks, LargeReadsInCommonAreFoundBesideReadsOfARanksOwn) {
+TEST_F(SharedReadsOfRanks, FindsCommonReadsAmongOthers) {
   constexpr std::size_t kRanks = 4;
   constexpr std::int64_t kLarge = 100000;
   // A read of all ranks, a read of two ranks, and a read of the rank's own. Rank 3 is on another host.

@@ -34,7 +34,7 @@ TEST_F(DirectoryBenchTest, EachRoundHasAllRates) {
   EXPECT_DOUBLE_EQ(report.median.save, (report.rounds[0].save + report.rounds[1].save) / 2);
 }
 
-TEST_F(DirectoryBenchTest, AnInterruptionAtAnyTimeLeavesNothing) {
+TEST_F(DirectoryBenchTest, InterruptionLeavesNothing) {
   for (int calls_before : {0, 1, 2, 4, 8}) {
     const auto result = bench_directory(
         scratch_.path(), {.bytes = kBenchBytes, .interrupted = [&calls_before] { return calls_before-- <= 0; }});
@@ -43,7 +43,7 @@ TEST_F(DirectoryBenchTest, AnInterruptionAtAnyTimeLeavesNothing) {
   }
 }
 
-TEST_F(DirectoryBenchTest, AHangingRawFileExceedsItsDeadline) {
+TEST_F(DirectoryBenchTest, HangingFileExceedsItsDeadline) {
   const storage::HangingReads hanging("/raw");
   const SaveDeadlines deadlines{std::chrono::milliseconds(300), std::chrono::minutes(1), std::chrono::minutes(1)};
   const auto result = bench_directory(scratch_.path(), {.bytes = kBenchBytes, .deadlines = deadlines});

@@ -101,7 +101,7 @@ TEST_F(MachineReport, RefusedCallsNameTheSubstitute) {
   EXPECT_EQ(of(findings, "io_uring").found, "forbidden: Operation not permitted (errno 1)");
 }
 
-TEST_F(MachineReport, ADirectoryThatCanNotBeWrittenIsAnObstacle) {
+TEST_F(MachineReport, ReadOnlyDirectoryIsAnObstacle) {
   const auto findings = examine_without({{SYS_mkdir, EACCES}, {SYS_mkdirat, EACCES}});
   if (findings.empty()) GTEST_SKIP() << "no filters of system calls";
   EXPECT_TRUE(of(findings, "write").is_obstacle);
@@ -138,12 +138,12 @@ TEST_F(MachineReport, AnInterruptionLeavesNothing) {
   while (names() != std::vector<std::string>{"own"}) std::this_thread::yield();
 }
 
-TEST_F(MachineReport, AMissingDirectoryAndAFileAreErrors) {
+TEST_F(MachineReport, RefusesNoDirectoryAndAFile) {
   EXPECT_EQ(examine_machine(directory_ / "missing").error().code(), ErrorCode::kNotFound);
   EXPECT_EQ(examine_machine(directory_ / "own").error().code(), ErrorCode::kInvalidArgument);
 }
 
-TEST_F(MachineReport, MeasuresAsManyRequestsAsSavesAndLoadsHave) {
+TEST_F(MachineReport, MeasuresLikeSavesAndLoads) {
   EXPECT_EQ(storage::kRawRequestsInFlight, SaveOptions().thread_count);
   EXPECT_EQ(storage::kRawRequestsInFlight, LoadOptions().thread_count);
 }

@@ -69,7 +69,7 @@ TEST(ChildProcess, GetsTheDescriptorAndNoOther) {
                                {"0", "/dev/null"}, {"1", "/dev/null"}, {"2", "/dev/null"}, {"3", given}}));
 }
 
-TEST(ChildProcess, IsInASessionOfItsOwn) {
+TEST(ChildProcess, HasASessionOfItsOwn) {
   EXPECT_EQ(output_of("[ $(ps -o sid= -p $$ 2>/dev/null || cut -d' ' -f6 /proc/$$/stat) -eq $$ ] && echo yes >&3"),
             "yes\n");
 }
@@ -115,7 +115,7 @@ TEST(ChildProcess, ReapedByAnotherWaitHasEnded) {
   EXPECT_EQ(end->in_words(), "ended with an unknown status: other code in the process collected the status");
 }
 
-TEST(ChildProcess, AProgramThatIsNotThereIsAnError) {
+TEST(ChildProcess, AMissingProgramIsAnError) {
   Pipe pipe;
   const auto child = ChildProcess::start("/nowhere/program", {}, pipe.write_end.get());
   ASSERT_FALSE(child);

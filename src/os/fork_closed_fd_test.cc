@@ -78,7 +78,7 @@ TEST(ForkClosedFd, IsForgottenByAChild) {
 }
 
 // A second thread forks while this thread is inside reset(), just before close(2).
-TEST(ForkClosedFd, IsClosedInAChildOfAForkDuringTheReset) {
+TEST(ForkClosedFd, IsClosedAfterAForkInTheReset) {
   // A fork that waits for the end of reset() is right; the wait below then ends without the fork.
   constexpr std::chrono::milliseconds kForkTime{500};
   auto fd = open_null();

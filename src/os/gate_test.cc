@@ -19,7 +19,7 @@ TEST(Gate, RefusesPassesAfterClose) {
 
 TEST(Gate, GrantsEveryPassIfThereIsNone) { EXPECT_TRUE(Gate::Pass(nullptr).is_granted()); }
 
-TEST(Gate, IsClosedOnlyWhenNoThreadIsInside) {
+TEST(Gate, WaitsForTheThreadInsideToLeave) {
   Gate gate;
   std::optional<Gate::Pass> inside;
   inside.emplace(&gate);

@@ -12,7 +12,7 @@ using Groups = std::vector<MemoryGroup>;
 constexpr auto kOne = CgroupVersion::kOne;
 constexpr auto kTwo = CgroupVersion::kTwo;
 
-TEST(MemoryGroups, OfVersion2AreTheGroupAndItsAncestors) {
+TEST(MemoryGroups, Version2HasTheAncestors) {
   EXPECT_EQ(memory_groups_of("0::/system.slice/slurmd.service/job_7/step_0\n",
                              "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
                              "30 22 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"),
@@ -23,7 +23,7 @@ TEST(MemoryGroups, OfVersion2AreTheGroupAndItsAncestors) {
                     {kTwo, "/sys/fs/cgroup"}}));
 }
 
-TEST(MemoryGroups, OfVersion1AreThoseOfTheMemoryController) {
+TEST(MemoryGroups, Version1HasTheMemoryController) {
   EXPECT_EQ(
       memory_groups_of("9:name=systemd:/memory\n5:cpu,memory:/a/b\n1:cpuset:/c\n",
                        "33 32 0:29 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
@@ -33,7 +33,7 @@ TEST(MemoryGroups, OfVersion1AreThoseOfTheMemoryController) {
               {kOne, "/sys/fs/cgroup/cpu,memory"}}));
 }
 
-TEST(MemoryGroups, OfAHybridMachineComeFromBothVersions) {
+TEST(MemoryGroups, HybridMachineHasBothVersions) {
   EXPECT_EQ(memory_groups_of("4:memory:/a\n0::/b\n",
                              "35 32 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
                              "41 32 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"),
@@ -43,7 +43,7 @@ TEST(MemoryGroups, OfAHybridMachineComeFromBothVersions) {
                     {kTwo, "/sys/fs/cgroup/unified"}}));
 }
 
-TEST(MemoryGroups, OfAContainerAreThoseThatItsMountShows) {
+TEST(MemoryGroups, ContainerSeesWithinItsMount) {
   const std::string docker = "35 32 0:32 /docker/abc /sys/fs/cgroup/memory ro master:11 - cgroup cgroup rw,memory\n";
   EXPECT_EQ(memory_groups_of("4:memory:/docker/abc\n", docker), (Groups{{kOne, "/sys/fs/cgroup/memory"}}));
   EXPECT_EQ(memory_groups_of("4:memory:/docker/abc/job\n", docker),
@@ -61,7 +61,7 @@ TEST(MemoryGroups, OfAContainerAreThoseThatItsMountShows) {
             (Groups{{kTwo, "/sys/fs/cgroup/x"}, {kTwo, "/sys/fs/cgroup"}}));
 }
 
-TEST(MemoryGroups, AreReadThroughTheMountThatShowsMostGroups) {
+TEST(MemoryGroups, PrefersTheMountWithMostGroups) {
   EXPECT_EQ(
       memory_groups_of("0::/pod/box\n",
                        "30 22 0:26 /pod/box /sys/fs/cgroup ro - cgroup2 cgroup rw\n"
@@ -70,7 +70,7 @@ TEST(MemoryGroups, AreReadThroughTheMountThatShowsMostGroups) {
       (Groups{{kTwo, "/host side/cgroup/pod/box"}, {kTwo, "/host side/cgroup/pod"}, {kTwo, "/host side/cgroup"}}));
 }
 
-TEST(MemoryGroups, AreNoneInATextOfAnotherKind) {
+TEST(MemoryGroups, FindsNoneInForeignTexts) {
   const std::string mounts = "30 22 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
   for (const std::string membership : {"", "\n\n", "0", "0:", "0::", "0::relative", ":::::", "memory", "0:cpu:/a"}) {
     EXPECT_TRUE(memory_groups_of(membership, mounts).empty()) << membership;
@@ -81,7 +81,7 @@ TEST(MemoryGroups, AreNoneInATextOfAnotherKind) {
   }
 }
 
-TEST(MemoryGroups, HaveALimitOrNone) {
+TEST(MemoryGroups, ReadsALimitOrNone) {
   EXPECT_EQ(group_bytes_in("209715200\n"), 209715200U);
   EXPECT_EQ(group_bytes_in("0\n"), 0U);
   for (const std::string text : {"max\n", "9223372036854771712\n", "18446744073709551615\n", "99999999999999999999\n",
@@ -90,7 +90,7 @@ TEST(MemoryGroups, HaveALimitOrNone) {
   }
 }
 
-TEST(MemoryGroups, GiveBackPageCacheAndNoSharedMemory) {
+TEST(MemoryGroups, ReclaimsNoSharedMemory) {
   const std::string one =
       "cache 100\nshmem 40\ninactive_file 1\nactive_file 2\nunevictable 3\ntotal_cache 500\ntotal_shmem 300\n"
       "total_inactive_anon 310\ntotal_inactive_file 150\ntotal_active_file 50\n";
@@ -106,7 +106,7 @@ TEST(MemoryGroups, GiveBackPageCacheAndNoSharedMemory) {
   EXPECT_EQ(reclaimable_bytes_in(kOne, ""), 0U);
 }
 
-TEST(MemoryGroups, StandOnAMachineWithMemory) {
+TEST(MachineMemory, ReadsTheKernelsTable) {
   const auto machine = machine_memory_in(
       "MemTotal:       24684084 kB\nMemFree:        22469672 kB\nMemAvailable:   24184544 kB\nBuffers:  1 kB\n"
       "SwapTotal:             8 kB\nSwapFree:              4 kB\nHugePages_Total:       0\n");
@@ -120,7 +120,7 @@ TEST(MemoryGroups, StandOnAMachineWithMemory) {
   }
 }
 
-TEST(MemoryGroups, OfRandomTextsEndAndStayBelowTheMount) {
+TEST(MemoryGroups, RandomTextsStayBelowTheMount) {
   const std::uint32_t seed = std::random_device()();
   SCOPED_TRACE(testing::Message() << "seed=" << seed);
   std::mt19937 random(seed);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t kUnlimited = UINT64_MAX;
 
-class Limits : public testing::Test {
+class MemoryLimitsTest : public testing::Test {
  protected:
   std::string digits(std::uint64_t bytes) const { return std::to_string(bytes); }
 
@@ -22,7 +22,7 @@ class Limits : public testing::Test {
   MemoryLimits limits_{files_.root()};
 };
 
-TEST_F(Limits, AreNoneWhereNothingCanBeRead) {
+TEST_F(MemoryLimitsTest, HasNoneInUnreadableFiles) {
   EXPECT_EQ(limits_.room().bytes, kUnlimited);
   EXPECT_EQ(MemoryLimits("/nonexistent").room().bytes, kUnlimited);
   files_.join_task();
@@ -33,7 +33,7 @@ TEST_F(Limits, AreNoneWhereNothingCanBeRead) {
   EXPECT_EQ(limits_.room().bytes, kUnlimited);
 }
 
-TEST_F(Limits, LeaveUnusedAndReclaimableMemory) {
+TEST_F(MemoryLimitsTest, CountsReclaimableMemoryAsRoom) {
   files_.join_task();
   files_.set_group("/job/task", digits(1024 * kMiB), 700 * kMiB, 200 * kMiB);
   files_.set_group("/job", "max", 900 * kMiB);
@@ -47,7 +47,7 @@ TEST_F(Limits, LeaveUnusedAndReclaimableMemory) {
   EXPECT_NE(room.figures().find(digits(200 * kMiB)), std::string::npos);
 }
 
-TEST_F(Limits, OfAGroupAboveMayBeTheTightOnes) {
+TEST_F(MemoryLimitsTest, AGroupAboveMayBeTheTighter) {
   files_.join_task();
   files_.set_group("/job/task", digits(1024 * kMiB), 100 * kMiB);
   files_.set_group("/job", digits(2048 * kMiB), 1900 * kMiB);
@@ -57,7 +57,7 @@ TEST_F(Limits, OfAGroupAboveMayBeTheTightOnes) {
   EXPECT_EQ(limits_.room().bytes, 0U);
 }
 
-TEST_F(Limits, KeepAnEighthOfASmallGroupAndAHundredthOfALargeOneFree) {
+TEST_F(MemoryLimitsTest, ReserveInSmallAndLargeGroups) {
   files_.join_task();
   for (const auto& [limit, reserve] : {std::pair{std::uint64_t{256}, std::uint64_t{32}},
                                        {512, 64},
@@ -70,7 +70,7 @@ TEST_F(Limits, KeepAnEighthOfASmallGroupAndAHundredthOfALargeOneFree) {
   }
 }
 
-TEST_F(Limits, CountFreeSwapUpToTheSwapLimitOfTheGroup) {
+TEST_F(MemoryLimitsTest, CountsSwapUpToTheGroupsLimit) {
   files_.join_task();
   files_.set_group("/job/task", digits(1024 * kMiB), 1000 * kMiB);
   files_.set_machine(100000 * kMiB, 90000 * kMiB, 500 * kMiB);
@@ -83,7 +83,7 @@ TEST_F(Limits, CountFreeSwapUpToTheSwapLimitOfTheGroup) {
   EXPECT_EQ(limits_.room().swap_bytes, 0U);
 }
 
-TEST_F(Limits, OfVersion1CountMemoryWithSwapToo) {
+TEST_F(MemoryLimitsTest, Version1LimitsMemoryWithSwap) {
   files_.write("/proc/self/cgroup", "4:memory:/a/b\n");
   files_.write("/proc/self/mountinfo", "35 32 0:32 / /cg rw - cgroup cgroup rw,memory\n");
   files_.set_machine(100000 * kMiB, 90000 * kMiB, 5000 * kMiB);
@@ -107,14 +107,14 @@ TEST_F(Limits, OfVersion1CountMemoryWithSwapToo) {
   EXPECT_EQ(limits_.room().limited_by, "cgroup '/cg/a'");
 }
 
-TEST_F(Limits, AreThoseOfTheMachineWhereNoGroupHasAny) {
+TEST_F(MemoryLimitsTest, TheMachineLimitsWithoutGroups) {
   files_.set_machine(16000 * kMiB, 3000 * kMiB, 100 * kMiB);
   const MemoryRoom room = limits_.room();
   EXPECT_EQ(room.limited_by, "this machine");
   EXPECT_EQ(room.bytes, (3000 + 100 - 160) * kMiB);
 }
 
-TEST_F(Limits, AreThoseOfTheGroupInWhichTheProcessIsNow) {
+TEST_F(MemoryLimitsTest, FollowsTheProcessToItsNewGroup) {
   files_.join_task();
   files_.set_group("/job/task", digits(1024 * kMiB), 0);
   files_.set_group("/other", digits(512 * kMiB), 0);
@@ -124,7 +124,7 @@ TEST_F(Limits, AreThoseOfTheGroupInWhichTheProcessIsNow) {
 }
 
 // memory.stat is read only if the limit is tight: in a large group the kernel takes long to compute memory.stat.
-TEST_F(Limits, AreNotReadInDetailIfTheRestIsLarge) {
+TEST_F(MemoryLimitsTest, SkipsDetailsIfTheRestIsLarge) {
   files_.join_task();
   files_.set_group("/job/task", digits(1024 * kMiB), 100 * kMiB, 100 * kMiB);
   EXPECT_EQ(limits_.room(800 * kMiB).reclaimable_bytes, 0U);

@@ -49,7 +49,7 @@ TEST(MessageSocket, DeliversMessagesInOrder) {
   EXPECT_FALSE(pair.b.has_ended());
 }
 
-TEST(MessageSocket, CarriesMessagesLargerThanTheSocketBuffer) {
+TEST(MessageSocket, MessageAboveTheBufferIsWhole) {
   Pair pair;
   std::string large(50'000'000, 'x');
   for (std::size_t i = 0; i < large.size(); i += 4099) large[i] = static_cast<char>(i);
@@ -64,7 +64,7 @@ TEST(MessageSocket, CarriesMessagesLargerThanTheSocketBuffer) {
   sender.join();
 }
 
-TEST(MessageSocket, MessagesOfSeveralThreadsStayWhole) {
+TEST(MessageSocket, MessagesOfThreadsStayWhole) {
   Pair pair;
   constexpr int kThreads = 4;
   constexpr int kEach = 50;
@@ -84,7 +84,7 @@ TEST(MessageSocket, MessagesOfSeveralThreadsStayWhole) {
   }
 }
 
-TEST(MessageSocket, CarriesADescriptorWithItsMessage) {
+TEST(MessageSocket, PassesADescriptorWithAMessage) {
   Pair pair;
   const Fd memory(memfd_create("test", MFD_CLOEXEC));
   ASSERT_EQ(write(memory.get(), "content", 7), 7);
@@ -152,7 +152,7 @@ TEST(MessageSocket, RefusesBytesThatAreNoMessage) {
   }
 }
 
-TEST(MessageSocket, DescriptorsBeyondOneAreRefusedAndNoneStaysOpen) {
+TEST(MessageSocket, RefusesSeveralDescriptors) {
   const Fd lowest_before(dup(0));
   const int lowest = lowest_before.get();
   {

@@ -19,7 +19,7 @@ TEST(Parallel, RunsEveryWorkerOnce) {
   EXPECT_EQ(seen, 127u);
 }
 
-TEST(Parallel, OneFailureStopsTheOthersAndIsReported) {
+TEST(Parallel, OneFailureStopsTheOthers) {
   const auto result = run_parallel(3, {}, [&](std::size_t worker, StopFlag& stop) -> Result<void> {
     if (worker == 1) return Error(ErrorCode::kNoSpace, "full");
     while (!stop.is_set()) std::this_thread::yield();
@@ -29,7 +29,7 @@ TEST(Parallel, OneFailureStopsTheOthersAndIsReported) {
   EXPECT_EQ(result.error().code(), ErrorCode::kNoSpace);
 }
 
-TEST(Parallel, PollsTheCallersInterruptWhileWorking) {
+TEST(Parallel, PollsTheCallersInterrupt) {
   int asked = 0;
   const auto result = run_parallel(
       2, [&asked] { return ++asked == 2; },

@@ -41,17 +41,15 @@ TEST(Priority, StandsBackWithoutInterrupting) {
   EXPECT_EQ(getpriority(PRIO_PROCESS, 0), before);  // the call changed only its own thread
 }
 
-TEST(Priority, ThatIsNotAskedForChangesNothing) {
+TEST(Priority, AnEmptyRequestChangesNothing) {
   const Standing standing = standing_after(SCHED_OTHER, {});
   EXPECT_EQ(standing.niceness, getpriority(PRIO_PROCESS, 0));
   EXPECT_EQ(standing.policy, SCHED_OTHER);
 }
 
-TEST(Priority, KeepsAThreadOfLowerPriorityUnchanged) {
-  EXPECT_EQ(standing_after(SCHED_IDLE, {.nice = 1}).policy, SCHED_IDLE);
-}
+TEST(Priority, KeepsALowerPriorityUnchanged) { EXPECT_EQ(standing_after(SCHED_IDLE, {.nice = 1}).policy, SCHED_IDLE); }
 
-TEST(SessionNiceness, IsThatOfTheSession) {
+TEST(SessionNiceness, IsWrittenForTheSession) {
   if (access("/proc/self/autogroup", W_OK) != 0) GTEST_SKIP() << "sessions have none here";
   const pid_t child = fork();
   if (child == 0) {

@@ -115,7 +115,7 @@ TEST(PrivateMemory, HasTheCountedPages) {
   EXPECT_EQ(static_cast<std::uint64_t>(present) * 4096, memory.present_bytes());
 }
 
-TEST(PrivateMemory, LeavesHugePagesThatComeSlowlyToThreadsThatDoNotWait) {
+TEST(PrivateMemory, DoesNotWaitForSlowHugePages) {
   for (const PageSize pages : {PageSize::kHuge, PageSize::kFastest}) {
     PrivateMemory memory;
     ASSERT_TRUE(memory.resize(8 * kHuge));
@@ -132,7 +132,7 @@ TEST(PrivateMemory, LeavesHugePagesThatComeSlowlyToThreadsThatDoNotWait) {
   }
 }
 
-TEST(PrivateMemory, IsAllocatedByThreadsSideBySide) {
+TEST(PrivateMemory, PopulatesInSeveralThreads) {
   PrivateMemory memory;
   constexpr std::uint64_t kBytes = 16 * kHuge;
   ASSERT_TRUE(memory.resize(kBytes));
@@ -165,7 +165,7 @@ TEST(PrivateMemory, ReportsALackOfAddresses) {
 }
 
 // The child's range of addresses may hold an unrelated mapping when the child destroys the object.
-TEST(PrivateMemory, IsNotInAChild) {
+TEST(PrivateMemory, IsNotInheritedByAChild) {
   auto memory = std::make_unique<PrivateMemory>();
   ASSERT_TRUE(memory->resize(4 * kHuge));
   std::memset(memory->bytes().data(), 3, memory->bytes().size());

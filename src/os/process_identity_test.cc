@@ -15,9 +15,9 @@ namespace {
 
 using State = ProcessIdentity::State;
 
-TEST(ProcessIdentity, OfThisProcessIsAlive) { EXPECT_EQ(ProcessIdentity::mine().state(), State::kAlive); }
+TEST(ProcessIdentity, ThisProcessIsAlive) { EXPECT_EQ(ProcessIdentity::mine().state(), State::kAlive); }
 
-TEST(ProcessIdentity, OfAnEndedProcessIsDead) {
+TEST(ProcessIdentity, AnEndedProcessIsDead) {
   const pid_t child = fork();
   if (child == 0) _exit(0);
   ProcessIdentity ended = ProcessIdentity::mine();
@@ -26,7 +26,7 @@ TEST(ProcessIdentity, OfAnEndedProcessIsDead) {
   EXPECT_EQ(ended.state(), State::kDead);
 }
 
-TEST(ProcessIdentity, OfAZombieIsDead) {
+TEST(ProcessIdentity, AZombieProcessIsDead) {
   const pid_t child = fork();
   if (child == 0) {
     pause();
@@ -47,7 +47,7 @@ TEST(ProcessIdentity, OfAZombieIsDead) {
 }
 
 // The state of a killed process with one thread inside a system call.
-TEST(ProcessIdentity, IsAliveWhileAnyOfItsThreadsIs) {
+TEST(ProcessIdentity, IsAliveWithItsLastThread) {
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
   const pid_t child = fork();
@@ -74,13 +74,13 @@ TEST(ProcessIdentity, IsAliveWhileAnyOfItsThreadsIs) {
   close(ready[1]);
 }
 
-TEST(ProcessIdentity, DistinguishesAProcessFromALaterOneWithItsPid) {
+TEST(ProcessIdentity, AnEarlierHolderOfThePidIsDead) {
   ProcessIdentity earlier = ProcessIdentity::mine();
   earlier.start_time -= 1;
   EXPECT_EQ(earlier.state(), State::kDead);
 }
 
-TEST(ProcessIdentity, OfAnotherBootMayBeAnotherMachineOfThatName) {
+TEST(ProcessIdentity, AnotherBootMeansElsewhere) {
   ProcessIdentity other = ProcessIdentity::mine();
   other.boot_id = "another";
   EXPECT_EQ(other.state(), State::kElsewhere);
@@ -88,7 +88,7 @@ TEST(ProcessIdentity, OfAnotherBootMayBeAnotherMachineOfThatName) {
   EXPECT_EQ(other.state(), State::kElsewhere);
 }
 
-TEST(ProcessIdentity, OfAnotherHostOrContainerIsUnknown) {
+TEST(ProcessIdentity, AnotherHostMeansElsewhere) {
   ProcessIdentity other = ProcessIdentity::mine();
   other.host = "another";
   EXPECT_EQ(other.state(), State::kElsewhere);
@@ -97,7 +97,7 @@ TEST(ProcessIdentity, OfAnotherHostOrContainerIsUnknown) {
   EXPECT_EQ(other.state(), State::kElsewhere);
 }
 
-TEST(Random128, IsNotTwiceTheSame) {
+TEST(Random128, DiffersAtTheSecondCall) {
   const Random128 a = random_128();
   const Random128 b = random_128();
   EXPECT_FALSE(a.high == b.high && a.low == b.low);

@@ -25,16 +25,16 @@ class RealPath : public testing::Test {
   fs::path folder_;
 };
 
-TEST_F(RealPath, FollowsLinksAndMayEndInPartsThatDoNotExist) {
+TEST_F(RealPath, FollowsLinksBeforeMissingParts) {
   EXPECT_EQ(real_path(folder_ / "link" / ".." / "link", kGenerousForPaths), folder_ / "there");
   EXPECT_EQ(real_path(folder_ / "link" / "not" / "yet", kGenerousForPaths), folder_ / "there" / "not" / "yet");
 }
 
-TEST_F(RealPath, OfARelativePathIsAbsolute) {
+TEST_F(RealPath, MakesARelativePathAbsolute) {
   EXPECT_EQ(real_path((folder_ / "link").lexically_relative(fs::current_path()), kGenerousForPaths), folder_ / "there");
 }
 
-TEST_F(RealPath, IsTheGivenPathIfTheLookUpFails) {
+TEST_F(RealPath, KeepsThePathOfALoopOfLinks) {
   fs::create_symlink("loop", folder_ / "loop");
   EXPECT_EQ(real_path(folder_ / "loop" / "x", kGenerousForPaths), folder_ / "loop" / "x");
 }

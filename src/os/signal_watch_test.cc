@@ -73,7 +73,7 @@ int status_after(Body&& body) {
   return status;
 }
 
-TEST(SignalWatch, SecondArrivalTakesTheActionBefore) {
+TEST(SignalWatch, SecondArrivalTakesTheOldAction) {
   const int status = status_after([] {
     Told told;
     const auto watch = SignalWatch::start({SIGTERM}, told.seen()).value();

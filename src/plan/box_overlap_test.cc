@@ -46,7 +46,7 @@ Box disturbed(const Box& whole, std::mt19937& random) {
   return box(offsets, sizes);
 }
 
-TEST(BoxOverlap, IsFoundInRandomTilingsExactlyIfPresent) {
+TEST(BoxOverlap, FoundInRandomTilings) {
   std::mt19937 random(5);
   int overlapping = 0;
   for (int round = 0; round < 3000; ++round) {
@@ -66,7 +66,7 @@ TEST(BoxOverlap, IsFoundInRandomTilingsExactlyIfPresent) {
   EXPECT_LT(overlapping, 2500);
 }
 
-TEST(BoxOverlap, IsFoundAmongSparseBoxesExactlyIfPresent) {
+TEST(BoxOverlap, FoundAmongSparseBoxes) {
   std::mt19937 random(6);
   int overlapping = 0;
   for (int round = 0; round < 3000; ++round) {
@@ -113,7 +113,7 @@ std::vector<Box> uneven_grid(const std::vector<std::size_t>& counts) {
 }
 
 // With so many chunks, comparing all pairs would take far longer: a quadratic search would be noticed by its duration.
-TEST(BoxOverlap, OfManyChunksIsFoundForAnyCut) {
+TEST(BoxOverlap, FoundAmongManyChunksOfAGrid) {
   std::mt19937 random(7);
   for (const std::vector<std::size_t>& counts : {std::vector<std::size_t>{40000},
                                                  {1, 40000},
@@ -132,7 +132,7 @@ TEST(BoxOverlap, OfManyChunksIsFoundForAnyCut) {
 }
 
 // Half of the tensor is cut into rows, half into columns; the lengths of the chunks grow along a diagonal.
-TEST(BoxOverlap, OfManyChunksOutsideAGridIsFound) {
+TEST(BoxOverlap, FoundAmongManyUnalignedChunks) {
   constexpr std::int64_t kCount = 30000;
   std::vector<Box> boxes;
   for (std::int64_t i = 0; i < kCount; ++i) {

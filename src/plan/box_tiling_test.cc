@@ -49,7 +49,7 @@ TEST(BoxTiling, HoldsForEveryWayToCutABlock) {
   EXPECT_TRUE(is_tiling(large, cut(large, 500, random)));
 }
 
-TEST(BoxTiling, FailsForAHoleAnOverlapAndBothOfOneSize) {
+TEST(BoxTiling, FailsForHolesAndOverlaps) {
   const Box block = block_of({0, 0}, {4, 4});
   EXPECT_TRUE(is_tiling(block, Boxes{0, 0, 4, 2, 0, 2, 4, 2}));
   EXPECT_FALSE(is_tiling(block, Boxes{0, 0, 4, 2, 0, 2, 4, 1}));              // a hole

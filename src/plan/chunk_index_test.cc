@@ -18,7 +18,7 @@ CatalogTensor tensor_of(Extents shape, const std::vector<Box>& chunks) {
   return tensor;
 }
 
-TEST(ChunkIndex, CoversEachElementOnceForAnyCuts) {
+TEST(ChunkIndex, CoversEachElementForAnyCuts) {
   std::mt19937 random(11);
   for (int round = 0; round < 300; ++round) {
     SCOPED_TRACE(testing::Message() << "round=" << round);
@@ -52,7 +52,7 @@ TEST(ChunkIndex, SaysWhichKeyIsNotCovered) {
   EXPECT_TRUE(ChunkIndex(tensor).reads_for(box({5}, {3})));
 }
 
-TEST(ChunkIndex, AHoleIsNotFilledByAnOverlapElsewhere) {
+TEST(ChunkIndex, AnOverlapFillsNoHoleElsewhere) {
   const CatalogTensor tensor = tensor_of({8}, {box({0}, {4}), box({2}, {4})});
   EXPECT_FALSE(ChunkIndex(tensor).reads_for(box({0}, {8})));
 }
@@ -64,14 +64,14 @@ TEST(ChunkIndex, ARepeatedChunkIsReadOnce) {
   EXPECT_EQ(reads->size(), 1u);
 }
 
-TEST(ChunkIndex, OfNoElementsNeedsNothing) {
+TEST(ChunkIndex, NeedsNothingForNoElements) {
   const CatalogTensor tensor = tensor_of({4, 0}, {});
   const auto reads = ChunkIndex(tensor).reads_for(box({0, 0}, {4, 0}));
   ASSERT_TRUE(reads);
   EXPECT_TRUE(reads->empty());
 }
 
-TEST(ChunkIndex, OfAScalarNeedsItsOneChunk) {
+TEST(ChunkIndex, NeedsTheOneChunkOfAScalar) {
   const CatalogTensor tensor = tensor_of({}, {Box()});
   EXPECT_EQ(ChunkIndex(tensor).reads_for(Box()).value().size(), 1u);
   EXPECT_FALSE(ChunkIndex(tensor_of({}, {})).reads_for(Box()));

@@ -16,7 +16,7 @@ Result<void> validate(const Extents& shape, const std::vector<Box>& chunks, Cove
   return validate_chunks({"w", shape, numbers, ranks}, coverage);
 }
 
-TEST(ChunkValidation, PassesExactlyTheChunksThatCoverEveryElementOnce) {
+TEST(ChunkValidation, PassesExactCoversAlone) {
   std::mt19937 random(3);
   int passed = 0;
   for (int round = 0; round < 2000; ++round) {
@@ -74,7 +74,7 @@ TEST(ChunkValidation, NamesKeyChunksAndRanks) {
   EXPECT_EQ(hole.error().actual(), "3 in 1 chunks");
 }
 
-TEST(ChunkValidation, OfAPartAllowsHolesButNothingElse) {
+TEST(ChunkValidation, AllowsHolesAloneInAPart) {
   EXPECT_TRUE(validate({4}, {box({1}, {2})}, Coverage::kPart));
   EXPECT_TRUE(validate({4}, {}, Coverage::kPart));
   EXPECT_FALSE(validate({4}, {}, Coverage::kWhole));
@@ -87,7 +87,7 @@ TEST(ChunkValidation, EmptyChunksOverlapNoChunk) {
   EXPECT_TRUE(validate({0, 3}, {}));
 }
 
-TEST(ChunkValidation, OfAScalarHasNothingToSay) { EXPECT_TRUE(validate({}, {Box(), Box()})); }
+TEST(ChunkValidation, PassesAnyChunksOfAScalar) { EXPECT_TRUE(validate({}, {Box(), Box()})); }
 
 // A sum of sizes that overflows 64 bits must not pass for the right sum.
 TEST(ChunkValidation, CountsHugeTensors) {

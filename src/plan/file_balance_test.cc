@@ -41,7 +41,7 @@ TEST(FileBalance, CutsALargeItemAmongFiles) {
   }
 }
 
-TEST(FileBalance, ItemsWithoutBytesAndItemsOfOneRowStayWhole) {
+TEST(FileBalance, EmptyAndOneRowItemsStayWhole) {
   const std::vector<BalancedItem> items{{0, 0}, {10 * kMiB, 1}, {0, 1}, {10, 5}};
   expect_every_row_once(items, balance_files(items, 3));
   const std::vector<BalancedItem> empty{{0, 1}, {0, 0}};

@@ -17,7 +17,7 @@ std::int64_t flat_position(const Extents& shape, const Extents& index) {
   return position;
 }
 
-TEST(FlatRange, TheBoxesFollowEachOtherAndMakeUpTheRange) {
+TEST(FlatRange, BoxesMakeUpTheRangeInOrder) {
   std::mt19937 random(5);
   for (int round = 0; round < 2000; ++round) {
     const Extents shape = random_shape(1 + random() % 4, 5, random);
@@ -40,12 +40,12 @@ TEST(FlatRange, TheBoxesFollowEachOtherAndMakeUpTheRange) {
   }
 }
 
-TEST(FlatRange, TheElementOfATensorWithoutDimensions) {
+TEST(FlatRange, TheOneElementOfAScalar) {
   EXPECT_EQ(boxes_of({}, {0, 1}), std::vector<Box>{Box()});
   EXPECT_TRUE(boxes_of({}, {0, 0}).empty());
 }
 
-TEST(FlatRange, ATensorWithoutElementsHasNoBoxes) { EXPECT_TRUE(boxes_of({3, 0, 2}, {0, 0}).empty()); }
+TEST(FlatRange, EmptyTensorHasNoBoxes) { EXPECT_TRUE(boxes_of({3, 0, 2}, {0, 0}).empty()); }
 
 }  // namespace
 }  // namespace cairn::plan

@@ -157,7 +157,7 @@ void add_random_key(Job& job, const std::string& fqn, std::mt19937& random) {
   }
 }
 
-TEST(GlobalSavePlan, WritesEachElementOfAHundredThousandItemsOnce) {
+TEST(GlobalSavePlan, WritesEachOfManyElementsOnce) {
   std::mt19937 random(17);
   Job job(16);
   for (std::size_t key = 0; job.names.size() < 100000; ++key) {
@@ -174,7 +174,7 @@ TEST(GlobalSavePlan, WritesEachElementOfAHundredThousandItemsOnce) {
   }
 }
 
-TEST(GlobalSavePlan, WritesEachElementOfFewItemsOnceForAnySizes) {
+TEST(GlobalSavePlan, WritesFewItemsOnceForAnySizes) {
   std::mt19937 random(18);
   std::size_t cuts = 0;
   for (int round = 0; round < 1000; ++round) {
@@ -188,7 +188,7 @@ TEST(GlobalSavePlan, WritesEachElementOfFewItemsOnceForAnySizes) {
   EXPECT_GT(cuts, 300U);
 }
 
-TEST(GlobalSavePlan, OfOneRankHoldsAllItemsInOrder) {
+TEST(GlobalSavePlan, OneRankHasAllItemsInOrder) {
   Job job(1);
   job.add(0, "b", {4}).replicated = true;
   job.add_value(0, "c", 10);
@@ -199,7 +199,7 @@ TEST(GlobalSavePlan, OfOneRankHoldsAllItemsInOrder) {
   EXPECT_TRUE(plan.cuts.empty());
 }
 
-TEST(GlobalSavePlan, OfNothingIsEmpty) {
+TEST(GlobalSavePlan, EmptyWithoutAnyItems) {
   EXPECT_TRUE(plan_save({}).value().ranks.empty());
   EXPECT_EQ(Job(3).plan().ranks, std::vector<std::vector<WriteItem>>(3));
 }
@@ -212,7 +212,7 @@ TEST(GlobalSavePlan, ARankWithoutItemsWritesNothing) {
   EXPECT_EQ(loads_of(job, plan), (std::vector<std::uint64_t>{32 * kMiB, 0, 32 * kMiB}));
 }
 
-TEST(GlobalSavePlan, DependsOnTheDeclarationsOfTheRanksAlone) {
+TEST(GlobalSavePlan, DependsOnDeclarationsAlone) {
   const auto plan_of = [] {
     std::mt19937 random(23);
     Job job(8);
@@ -252,7 +252,7 @@ TEST(GlobalSavePlan, SpreadsReplicasEvenly) {
 }
 
 // Plain tensors cannot be cut: the embedding is the whole load of one rank, and the remaining ranks share the rest.
-TEST(GlobalSavePlan, SpreadsPlainTensorsWithoutCutting) {
+TEST(GlobalSavePlan, SpreadsPlainTensorsUncut) {
   constexpr std::size_t kRanks = 8;
   Job job(kRanks);
   for (std::size_t rank = 0; rank < kRanks; ++rank) {
@@ -268,7 +268,7 @@ TEST(GlobalSavePlan, SpreadsPlainTensorsWithoutCutting) {
 }
 
 // Shards over the ranks of a row, replicated down the columns; each rank also has a shard of its own.
-TEST(GlobalSavePlan, SpreadsShardsThatAreReplicatedInGroups) {
+TEST(GlobalSavePlan, SpreadsShardsWithReplicas) {
   constexpr std::size_t kRows = 4;
   constexpr std::size_t kColumns = 8;
   Job job(kRows * kColumns);
@@ -314,7 +314,7 @@ TEST(GlobalSavePlan, PlacesItemsOfFewRanksFirst) {
   EXPECT_EQ(loads_of(job, job.plan()), std::vector<std::uint64_t>(4, 150 * kMiB));
 }
 
-TEST(GlobalSavePlan, DoesNotCutItemsThatBalanceUncut) {
+TEST(GlobalSavePlan, LeavesBalancedItemsUncut) {
   Job job(4);
   for (int key = 0; key < 8; ++key) job.replicate("w." + std::to_string(key), {100, 1});
   const GlobalSavePlan plan = job.plan();
@@ -323,7 +323,7 @@ TEST(GlobalSavePlan, DoesNotCutItemsThatBalanceUncut) {
 }
 
 // Two ranks share little, and the third writes much: a cut would not make the save faster.
-TEST(GlobalSavePlan, DoesNotCutWhereOthersSetThePace) {
+TEST(GlobalSavePlan, CutsNothingBesideAFullerRank) {
   Job job(3);
   job.replicate({0, 1}, "w", {100}, box({0}, {100}));
   job.add(2, "own", {1000});
@@ -332,7 +332,7 @@ TEST(GlobalSavePlan, DoesNotCutWhereOthersSetThePace) {
 
 // --- cuts
 
-TEST(GlobalSavePlan, CutsAlongTheOutermostDimensionThatIsLongEnough) {
+TEST(GlobalSavePlan, CutsTheOutermostLongDimension) {
   const auto boxes_of = [](const Extents& shape) {
     Job job(4);
     job.replicate("w", shape);
@@ -355,7 +355,7 @@ TEST(GlobalSavePlan, CutsAChunkInItsPlace) {
   EXPECT_EQ(job.plan().cuts, (std::vector<Box>{box({100, 0}, {100, 2}), box({200, 0}, {100, 2})}));
 }
 
-TEST(GlobalSavePlan, MakesNoPartSmallerThanAMebibyte) {
+TEST(GlobalSavePlan, MakesNoPartBelowAMebibyte) {
   constexpr std::size_t kRanks = 64;
   Job job(kRanks);
   for (std::size_t rank = 0; rank < kRanks; ++rank) {
@@ -369,7 +369,7 @@ TEST(GlobalSavePlan, MakesNoPartSmallerThanAMebibyte) {
   expect_all_written_once(job, plan);
 }
 
-TEST(GlobalSavePlan, CutsNothingThatOneRankDoesNotDeclare) {
+TEST(GlobalSavePlan, CutsOnlyItemsAllRanksDeclare) {
   for (const bool first_declares : {false, true}) {
     Job job(2);
     job.add(0, "w", {100}).replicated = first_declares;
@@ -378,7 +378,7 @@ TEST(GlobalSavePlan, CutsNothingThatOneRankDoesNotDeclare) {
   }
 }
 
-TEST(GlobalSavePlan, ToTheLowestRankIsWithoutBalanceAndCuts) {
+TEST(GlobalSavePlan, LowestRankWritesWithoutCuts) {
   Job job(3);
   job.replicate("w", {100});
   job.add_value(1, "v", 10);
@@ -389,7 +389,7 @@ TEST(GlobalSavePlan, ToTheLowestRankIsWithoutBalanceAndCuts) {
   EXPECT_TRUE(plan.cuts.empty());
 }
 
-TEST(GlobalSavePlan, AChunkWithoutElementsTakesNoNameOfAnother) {
+TEST(GlobalSavePlan, EmptyChunkTakesNoOthersName) {
   Job job(3);
   job.add(0, "w", {4}, box({0}, {0}));
   job.add(1, "w", {4}, box({0}, {4}));
@@ -423,7 +423,7 @@ TEST(GlobalSavePlan, NamesKeyAndRanksThatDisagree) {
   EXPECT_EQ(disagreement([](LocalItem& item) { item.kind = LocalItem::Kind::kValue; }).actual(), "a value");
 }
 
-TEST(GlobalSavePlan, MixesArchivedAndPlainChunksOfATensor) {
+TEST(GlobalSavePlan, MixesArchivedAndPlainChunks) {
   Job job(3);
   LocalItem& archived = job.add(0, "w", {8}, box({0}, {4}));
   archived.kind = LocalItem::Kind::kSerializedTensor;
@@ -438,14 +438,14 @@ TEST(GlobalSavePlan, MixesArchivedAndPlainChunksOfATensor) {
   EXPECT_EQ(error_of(job).key(), "v");  // the other half is missing
 }
 
-TEST(GlobalSavePlan, LetsRanksDisagreeAboutGradients) {
+TEST(GlobalSavePlan, RanksMayDisagreeOnGradients) {
   Job job(2);
   job.add(0, "w", {4}, box({0}, {2})).requires_grad = true;
   job.add(1, "w", {4}, box({2}, {2}));
   EXPECT_TRUE(plan_save(job.plans));
 }
 
-TEST(GlobalSavePlan, RefusesAnItemThatARankListsTwice) {
+TEST(GlobalSavePlan, RefusesAnItemListedTwice) {
   Job job(3);
   job.add(1, "w", {4});
   job.add(2, "w", {4});
@@ -456,7 +456,7 @@ TEST(GlobalSavePlan, RefusesAnItemThatARankListsTwice) {
   EXPECT_EQ(error.rank(), 2);
 }
 
-TEST(GlobalSavePlan, RefusesChunksThatDoNotFitTogether) {
+TEST(GlobalSavePlan, RefusesOverlapsAndHoles) {
   Job job(3);
   job.add(0, "w", {8}, box({0}, {4}));
   job.add(2, "w", {8}, box({3}, {5}));
@@ -477,7 +477,7 @@ TEST(GlobalSavePlan, RefusesChunksThatDoNotFitTogether) {
   EXPECT_EQ(error_of(flat).rank(), 1);
 }
 
-TEST(GlobalSavePlan, RefusesInvalidAndOverflowingSizes) {
+TEST(GlobalSavePlan, RefusesSizesOutOfRange) {
   Job huge(3);
   for (std::size_t rank = 0; rank < 3; ++rank) huge.add_value(rank, "v", std::uint64_t{1} << 62);
   EXPECT_EQ(error_of(huge).rank(), 1);

@@ -13,7 +13,7 @@ namespace {
 
 using Numbers = std::vector<std::int64_t>;
 
-TEST(UncoveredBoxes, AreNoneForATiling) {
+TEST(UncoveredBoxes, NoneForACompleteTiling) {
   const Box block = Box::whole({4, 6}).value();
   EXPECT_TRUE(uncovered_boxes(block, Numbers{0, 0, 4, 2, 0, 2, 3, 4, 3, 2, 1, 4}, 100)->empty());
 }
@@ -25,14 +25,14 @@ TEST(UncoveredBoxes, NameTheLostRows) {
   EXPECT_EQ(rest->front(), Box::make({1, 0}, {2, 6}).value());
 }
 
-TEST(UncoveredBoxes, AreTheScalarWithoutABox) {
+TEST(UncoveredBoxes, TheScalarWithoutABox) {
   const auto rest = uncovered_boxes(Box(), {}, 100);
   ASSERT_EQ(rest->size(), 1u);
   EXPECT_EQ(rest->front(), Box());
   EXPECT_TRUE(uncovered_boxes(Box::whole({0, 3}).value(), {}, 100)->empty());
 }
 
-TEST(UncoveredBoxes, AreLimitedInNumber) {
+TEST(UncoveredBoxes, LimitedInTheirNumber) {
   Numbers holes;
   for (std::int64_t i = 0; i < 50; ++i) holes.insert(holes.end(), {2 * i, 1});
   const Box block = Box::whole({100}).value();

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cmath>
 #include <mutex>
+#include <system_error>
 #include <utility>
 
 #include "checkpoint/save_wait.h"
@@ -119,9 +120,11 @@ struct ManagedRun::Impl {
   std::optional<run::RestoreOrder> restore_order;   // of rank 0
   fs::path chosen;
   std::string chosen_notes;
+  bool has_resumed = false;
   std::optional<std::pair<std::uint64_t, Due>> last_due;
+  std::uint64_t ends_of_steps = 0;  // crossed. Steps of a caller may descend: a restore goes back
   std::atomic<bool> is_stopping{false};
-  std::mutex mutex;
+  std::mutex mutex;                   // of the following, and of the end of `agreement` and `removal`
   std::uint32_t failures = 0;         // in a row
   std::optional<Error> last_failure;  // of these
   bool is_closed = false;
@@ -152,7 +155,10 @@ Result<std::string> ManagedRun::Impl::take(std::vector<std::string> /*all*/) {
 }
 
 Result<std::unique_ptr<ManagedRun>> ManagedRun::open(const fs::path& root, ManagedRunOptions options) {
-  auto impl = std::make_unique<Impl>(root, std::move(options));
+  std::error_code failure;
+  fs::path absolute = fs::absolute(root, failure);  // the program may change its working directory later
+  if (failure) return Error::from_errno(failure.value(), "finding the working directory").file(root.string());
+  auto impl = std::make_unique<Impl>(std::move(absolute), std::move(options));
   coordination::Ranks& ranks = impl->ranks;
   const Result<void> checked = check(impl->options);
   Result<std::string> mine = checked ? Result<std::string>(std::string()) : Result<std::string>(checked.error());
@@ -180,11 +186,13 @@ Result<std::unique_ptr<ManagedRun>> ManagedRun::open(const fs::path& root, Manag
 
 // At rank 0: the directory, its notes, and the warnings.
 Result<std::string> ManagedRun::Impl::choose(const std::optional<Error>& fault) {
-  if (!restore_order) {
+  if (fault && restore_order) {
+    restore_order->pass_over(*fault);
+  } else {
+    restore_order.reset();
     CAIRN_TRY(checkpointer::wait_for_saves(root, options.wait_for_saves, options.interrupted));
     CAIRN_TRY_ASSIGN(restore_order, run::RestoreOrder::of(root));
   }
-  if (fault) restore_order->pass_over(*fault);
   CAIRN_TRY_ASSIGN(const std::optional<fs::path> directory, restore_order->next());
   if (!directory) return std::string();
   std::string notes;
@@ -210,17 +218,27 @@ Result<std::optional<fs::path>> ManagedRun::next_checkpoint(const std::optional<
 }
 
 std::uint64_t ManagedRun::resumed() {
-  const auto last_sign = impl_->lease != nullptr ? impl_->lease->last_sign_before() : std::nullopt;
-  impl_->account.resume(impl_->chosen_notes, last_sign);
   impl_->restore_order.reset();
+  impl_->last_due.reset();
+  if (!std::exchange(impl_->has_resumed, true)) {  // a later restore goes back within this process
+    const auto last_sign = impl_->lease != nullptr ? impl_->lease->last_sign_before() : std::nullopt;
+    impl_->account.resume(impl_->chosen_notes, last_sign);
+  }
   return step_in_name(impl_->chosen).value_or(0);
 }
 
 Result<Due> ManagedRun::due(std::uint64_t step) {
   if (impl_->is_closed) return closed_error();
   if (impl_->last_due && impl_->last_due->first == step) return impl_->last_due->second;
+  if (step > kStepInNameMax) {
+    return Error(ErrorCode::kInvalidArgument, "no directory can have the name of this step")
+        .expected("a step of at most " + std::to_string(kStepInNameMax))
+        .actual(std::to_string(step));
+  }
   if (impl_->ranks.is_coordinator() && impl_->clock.is_due()) impl_->agreement->request(run::kSaveRequest);
-  CAIRN_TRY_ASSIGN(const run::Requests requests, impl_->agreement->cross(step, impl_->options.interrupted));
+  const std::uint64_t end = impl_->ends_of_steps + 1;
+  CAIRN_TRY_ASSIGN(const run::Requests requests, impl_->agreement->cross(end, impl_->options.interrupted));
+  impl_->ends_of_steps = end;
   impl_->account.step(seconds_since_1970());
   const auto& every = impl_->options.schedule.every_steps;
   Due due = (requests & run::kSaveRequest) != 0 || (every && step % *every == 0) ? Due::kSave : Due::kNo;
@@ -233,6 +251,7 @@ Result<Due> ManagedRun::due(std::uint64_t step) {
 }
 
 Result<void> ManagedRun::request_stop() {
+  const std::lock_guard lock(impl_->mutex);
   if (impl_->is_closed) return closed_error();
   if (impl_->ranks.size() > 1 && impl_->options.store == nullptr) {
     return Error(ErrorCode::kUnsupported, "the ranks can't agree on the step of a stop without a store");
@@ -254,7 +273,8 @@ Result<SaveStart> ManagedRun::begin(std::uint64_t step, const std::map<std::stri
                                     const std::string& notes) {
   {
     const std::lock_guard lock(impl_->mutex);
-    if (impl_->failures >= impl_->options.failures_in_a_row) return impl_->too_many_failures();
+    const bool is_last = impl_->is_stopping;  // no later save could still succeed
+    if (impl_->failures >= impl_->options.failures_in_a_row && !is_last) return impl_->too_many_failures();
   }
   if (impl_->lease != nullptr) CAIRN_TRY(impl_->lease->confirm());
   const double now = seconds_since_1970();
@@ -282,9 +302,9 @@ void ManagedRun::ended(const std::optional<Error>& fault) {
     const std::lock_guard lock(impl_->mutex);
     impl_->failures = fault ? impl_->failures + 1 : 0;
     impl_->last_failure = fault;
+    if (!fault && impl_->removal != nullptr) impl_->removal->wake();
   }
   if (fault) impl_->warn(*fault);
-  if (!fault && impl_->removal != nullptr) impl_->removal->wake();
 }
 
 Result<std::vector<std::uint64_t>> ManagedRun::steps() const {
@@ -327,11 +347,19 @@ ManagedRunReport ManagedRun::report() const {
 }
 
 Result<void> ManagedRun::close() {
-  if (impl_->is_of_a_fork() || std::exchange(impl_->is_closed, true)) return {};
+  if (impl_->is_of_a_fork()) return {};
   impl_->signals.reset();
-  impl_->agreement.reset();  // its thread reads the store, which may end before this object
-  if (impl_->removal != nullptr) impl_->removal->end(!impl_->is_stopping);
-  impl_->removal.reset();
+  std::unique_ptr<run::StepAgreement> agreement;
+  std::unique_ptr<run::BackgroundRemoval> removal;
+  {
+    const std::lock_guard lock(impl_->mutex);  // request_stop() and ended() are called by other threads
+    if (std::exchange(impl_->is_closed, true)) return {};
+    agreement = std::move(impl_->agreement);
+    removal = std::move(impl_->removal);
+  }
+  agreement.reset();  // its thread reads the store, which may end before this object
+  if (removal != nullptr) removal->end(!impl_->is_stopping);
+  removal.reset();
   return impl_->lease != nullptr ? impl_->lease->remove() : Result<void>();
 }
 

@@ -6,7 +6,7 @@
 // 3. The background save begins. A failure that only the storage or a rank causes is counted, and the training goes on;
 //    a failure that every later save would have too (a wrong argument) fails the call.
 // 4. A thread waits for the end of the save and counts it.
-// 5. The save of a stop is awaited.
+// 5. The save of a stop is awaited, until the grace since step 1 has passed.
 #include <cairn/async_checkpointer.h>
 #include <cairn/managed_run.h>
 #include <unistd.h>
@@ -40,8 +40,10 @@ AsyncSave failed_save(const Error& error) {
   return save;
 }
 
-bool is_lasting(ErrorCode code) {
-  return code == ErrorCode::kInvalidArgument || code == ErrorCode::kUnsupported || code == ErrorCode::kCancelled;
+// An argument that the system refuses is a fault of the storage: a file system may be read-only for a while.
+bool is_lasting(const Error& error) {
+  if (error.code() == ErrorCode::kInvalidArgument) return error.error_number() == 0;
+  return error.code() == ErrorCode::kUnsupported || error.code() == ErrorCode::kCancelled;
 }
 
 }  // namespace
@@ -55,7 +57,7 @@ struct CheckpointManager::Impl {
   }
   Result<void> follow(const AsyncSave& save);
   Result<AsyncSave> begin(std::uint64_t step, const StateDict& state, const std::map<std::string, double>& metrics);
-  void await_stop();
+  void await_stop(std::chrono::steady_clock::time_point end);
 
   const pid_t process = getpid();
   CheckpointManagerOptions options;
@@ -85,6 +87,7 @@ Result<CheckpointManager> CheckpointManager::open(const fs::path& root, Checkpoi
   if (options.checkpointer.process == nullptr && options.writer_process) {
     options.checkpointer.process = CheckpointProcess::make();
   }
+  options.checkpointer.overlap = true;  // save() itself waits; a failed save must not fail the next one too
   options.save.save.collectives = options.run.collectives;
   options.load.collectives = options.run.collectives;
   auto impl = std::make_unique<Impl>(std::move(options));
@@ -107,10 +110,12 @@ Result<std::optional<AsyncSave>> CheckpointManager::save(std::uint64_t step, con
                                                          const std::map<std::string, double>& metrics, bool force) {
   CAIRN_TRY_ASSIGN(const Due due, impl_->run->due(step));  // (1)
   if (due == Due::kNo && !force) return std::optional<AsyncSave>();
+  impl_->is_preempted = impl_->is_preempted || due == Due::kStop;
+  const auto grace_ends = std::chrono::steady_clock::now() + impl_->options.grace;
   impl_->finish();
   CAIRN_TRY_ASSIGN(AsyncSave save, impl_->begin(step, state, metrics));
   impl_->last = save;
-  if (due == Due::kStop) impl_->await_stop();  // (5)
+  if (due == Due::kStop) impl_->await_stop(grace_ends);  // (5)
   return std::optional(std::move(save));
 }
 
@@ -127,7 +132,7 @@ Result<AsyncSave> CheckpointManager::Impl::begin(std::uint64_t step, const State
   run->began();
   if (!save) {
     run->ended(save.error());
-    if (is_lasting(save.error().code())) return save;
+    if (is_lasting(save.error())) return save;
     return failed_save(save.error());
   }
   CAIRN_TRY(follow(*save));
@@ -145,9 +150,8 @@ Result<void> CheckpointManager::Impl::follow(const AsyncSave& save) {  // (4)
   return {};
 }
 
-void CheckpointManager::Impl::await_stop() {
-  is_preempted = true;
-  if (last->write.wait_for(options.grace) == std::future_status::ready || !options.run.warn) return;
+void CheckpointManager::Impl::await_stop(std::chrono::steady_clock::time_point end) {
+  if (last->write.wait_until(end) == std::future_status::ready || !options.run.warn) return;
   options.run.warn(Error(ErrorCode::kUnavailable, "the save of the stop is not durable within the grace of " +
                                                       std::to_string(options.grace.count()) +
                                                       " ms; a writer process goes on with it"));

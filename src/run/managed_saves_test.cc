@@ -98,7 +98,7 @@ class ManagedSaves : public testing::Test {
 
 using Steps = std::vector<std::uint64_t>;
 
-TEST_F(ManagedSaves, KeepAndResume) {
+TEST_F(ManagedSaves, KeepTheLastAndResume) {
   CheckpointManagerOptions keeping = options();
   keeping.run.keep = RetentionRule{.last = 2};
   save_steps(9, keeping);
@@ -134,12 +134,85 @@ TEST_F(ManagedSaves, DamageLeadsToAnOlderOne) {
   EXPECT_EQ(manager.restore(state.dict()).error().code(), ErrorCode::kCorrupt);
 }
 
-TEST_F(ManagedSaves, OtherErrorsDoNot) {
+TEST_F(ManagedSaves, RestoreRaisesOtherErrors) {
   save_steps(4, options());
   auto manager = CheckpointManager::open(root_, options()).value();
   State other(7, 0);
   EXPECT_EQ(manager.restore(other.dict()).error().code(), ErrorCode::kMissingKey);
   EXPECT_TRUE(warnings_.empty());
+}
+
+TEST_F(ManagedSaves, AFailedRestoreBeginsAnew) {
+  save_steps(6, options());
+  auto manager = CheckpointManager::open(root_, options()).value();
+  State other(7, 0);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(manager.restore(other.dict()).error().code(), ErrorCode::kMissingKey);
+  State state(0, 0);
+  EXPECT_EQ(manager.restore(state.dict()).value(), 6U);
+  EXPECT_TRUE(manager.run().next_checkpoint(Error(ErrorCode::kCorrupt, "of nothing")).value());
+}
+
+TEST_F(ManagedSaves, LostMetadataIsDamage) {
+  save_steps(4, options());
+  fs::remove(root_ / "step-4" / ".metadata");
+  CheckpointManagerOptions hasty = options();
+  hasty.run.wait_for_saves = std::chrono::milliseconds(0);
+  auto manager = CheckpointManager::open(root_, hasty).value();
+  State state(0, 0);
+  EXPECT_EQ(manager.restore(state.dict()).value(), 2U);
+  ASSERT_EQ(warnings_.size(), 1U);
+  EXPECT_NE(warnings_[0].find("step-4' holds data files without .metadata"), std::string::npos) << warnings_[0];
+  fs::remove(root_ / "step-2" / ".metadata");
+  EXPECT_EQ(manager.restore(state.dict()).error().code(), ErrorCode::kCorrupt);
+  fs::rename(root_ / "step-2" / data_file(2).filename(), root_ / "a");
+  fs::create_directory(root_ / "step-4" / (".cairn-" + std::string(32, '0')));  // a save that was interrupted
+  EXPECT_EQ(manager.restore(state.dict()).value(), std::nullopt);
+}
+
+TEST_F(ManagedSaves, AFailureIsOfOneSaveAlone) {
+  auto manager = CheckpointManager::open(root_, options()).value();
+  State state(0, 1);
+  {
+    const SmallFiles small_files;
+    ASSERT_TRUE(manager.save(2, state.dict()));
+    ASSERT_FALSE(manager.wait());
+  }
+  ASSERT_TRUE(manager.save(4, state.dict()));
+  const Result<void> waited = manager.wait();
+  EXPECT_TRUE(waited) << waited.error().what();
+  EXPECT_EQ(manager.run().steps().value(), Steps{4});
+  EXPECT_EQ(manager.run().report().failed, 1U);
+  EXPECT_TRUE(manager.close());
+}
+
+TEST_F(ManagedSaves, AStopIsTriedAfterFailures) {
+  CheckpointManagerOptions strict = options();
+  strict.run.failures_in_a_row = 1;
+  auto manager = CheckpointManager::open(root_, strict).value();
+  State state(0, 1);
+  {
+    const SmallFiles small_files;
+    ASSERT_TRUE(manager.save(2, state.dict()));
+    ASSERT_FALSE(manager.wait());
+  }
+  ASSERT_TRUE(manager.run().request_stop());
+  const auto saved = manager.save(3, state.dict());
+  ASSERT_TRUE(saved && *saved);
+  const Result<AsyncSaveReport>& written = (*saved)->write.get();
+  EXPECT_TRUE(written) << written.error().what();
+  EXPECT_TRUE(manager.preempted());
+  EXPECT_EQ(manager.run().steps().value(), Steps{3});
+}
+
+TEST_F(ManagedSaves, ARootIsFoundAfterChdir) {
+  const fs::path before = fs::current_path();
+  fs::current_path(scratch_.path());
+  auto manager = CheckpointManager::open("run", options()).value();
+  fs::current_path(before);
+  State state(0, 1);
+  ASSERT_TRUE(manager.save(2, state.dict()));
+  ASSERT_TRUE(manager.close());
+  EXPECT_TRUE(fs::exists(root_ / "step-2" / ".metadata"));
 }
 
 TEST_F(ManagedSaves, ARootHasOneManager) {
@@ -203,6 +276,43 @@ TEST_F(ManagedSaves, RanksStopAtOneStep) {
     }
   });
   EXPECT_EQ(restored, 3);
+}
+
+// The store of a process group, with a view of what rank 0 has agreed to.
+class WatchedStore : public RunStore {
+ public:
+  Result<void> set(const std::string& key, const std::string& value) override {
+    const Result<void> done = store_->set(key, value);
+    if (key.ends_with("/agreed/0")) has_agreed_ = true;
+    return done;
+  }
+  Result<std::optional<std::vector<std::string>>> get(const std::vector<std::string>& keys) override {
+    return store_->get(keys);
+  }
+  Result<void> remove(const std::string& key) override { return store_->remove(key); }
+  void wait_for_agreement() const {
+    while (!has_agreed_) std::this_thread::yield();
+  }
+
+ private:
+  std::shared_ptr<RunStore> store_ = make_local_store();
+  std::atomic<bool> has_agreed_{false};
+};
+
+// A signal arrives while the run goes back to an earlier step: the stop does not wait for the step of the signal.
+TEST_F(ManagedSaves, RanksThatWentBackStop) {
+  const auto store = std::make_shared<WatchedStore>();
+  as_ranks(2, [&](std::size_t rank, Collectives& ranks) {
+    auto manager = CheckpointManager::open(root_, options_of(ranks, store)).value();
+    State state(rank, 1);
+    for (const std::uint64_t step : {4, 9}) ASSERT_TRUE(manager.save(step, state.dict()));
+    if (rank == 1) ASSERT_TRUE(manager.run().request_stop());
+    store->wait_for_agreement();
+    EXPECT_EQ(manager.restore(state.dict()).value(), 4U);
+    ASSERT_TRUE(manager.save(5, state.dict()));
+    EXPECT_TRUE(manager.preempted());
+    EXPECT_EQ(manager.run().steps().value(), (Steps{4, 5}));
+  });
 }
 
 TEST_F(ManagedSaves, RanksWithoutAStoreRefuseAStop) {

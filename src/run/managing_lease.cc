@@ -4,7 +4,8 @@
 // 3. The file of another host, or one that can't be read: a thread looks at the file's heartbeats for 20 s. With a
 //    heartbeat the other process lives: kUnavailable. Without, step 1 follows, if the file still has the same text.
 // 4. Before each save and each removal the process reads the file. A process that was stopped for long, and whose lease
-//    another process has taken over by step 3, sees the other's text and manages no longer.
+//    another process has taken over by step 3, sees the other's text and manages no longer. Before a save, a file that
+//    can't be read, or can't be read soon, changes nothing: the save finds the same storage, with its own deadlines.
 #include "run/managing_lease.h"
 
 #include <chrono>
@@ -24,6 +25,7 @@ constexpr const char* kManagerName = ".cairn-manager";
 constexpr std::uint64_t kTextBytesMax = 64 * 1024;
 constexpr std::chrono::milliseconds kPause{200};
 constexpr std::chrono::seconds kSilence{20};
+constexpr std::chrono::seconds kLookMax{5};
 
 commit::SaveIdentity new_identity() {
   const os::Random128 id = os::random_128();
@@ -37,7 +39,15 @@ Error managed_by(const std::optional<commit::LeaseHolder>& holder) {
   const std::string other =
       holder ? "host " + holder->process.host + ", pid " + std::to_string(holder->process.pid) : "another process";
   return Error(ErrorCode::kUnavailable, "another CheckpointManager manages this directory (" + other +
-                                            "): close it, or end its process, or use another directory")
+                                            "): close it, or end its process, or use another directory. In a copy of "
+                                            "a managed directory, remove the file")
+      .file(kManagerName);
+}
+
+Error lease_is_gone() {
+  return Error(ErrorCode::kUnavailable,
+               "this CheckpointManager manages the directory no longer: its lease, or the directory, was removed or "
+               "replaced; make a new CheckpointManager")
       .file(kManagerName);
 }
 
@@ -113,10 +123,24 @@ Result<void> ManagingLease::outlast(const std::stop_token& stop) {
 Result<void> ManagingLease::confirm() {
   if (outlasting_.valid()) CAIRN_TRY(outlasting_.get());
   if (!lease_) return managed_by(std::nullopt);
-  CAIRN_TRY_ASSIGN(const bool mine, is_mine());  // (4)
-  if (mine) return {};
+  const Result<bool> mine = is_mine_soon();  // (4)
+  if (!mine || *mine) return {};
   const auto holder = commit::read_lease(*storage_, kManagerName);
+  if (!holder && storage::is_absent(holder.error())) return lease_is_gone();
   return managed_by(holder ? *holder : std::nullopt);
+}
+
+// By a thread, because a storage that hangs would hold the trainer.
+Result<bool> ManagingLease::is_mine_soon() {
+  const auto not_yet = [] { return Error(ErrorCode::kUnavailable, "the storage does not answer").file(kManagerName); };
+  if (looking_.valid() && looking_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return not_yet();
+  std::packaged_task<Result<bool>()> look([this] { return is_mine(); });
+  looking_ = look.get_future();
+  Result<std::jthread> started =
+      os::start_thread<std::jthread>("to look at the lease", [task = std::move(look)]() mutable { task(); });
+  if (!started) return is_mine();
+  looker_ = *std::move(started);
+  return looking_.wait_for(kLookMax) == std::future_status::ready ? looking_.get() : Result<bool>(not_yet());
 }
 
 std::optional<double> ManagingLease::last_sign_before() const {

@@ -10,6 +10,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <thread>
 
 #include "commit/lease.h"
 #include "storage/storage.h"
@@ -25,7 +27,7 @@ class ManagingLease {
   ~ManagingLease();
 
   // Waits until it is certain that this process manages the root. kUnavailable if a living process holds the lease, or
-  // has taken it over.
+  // has taken it over, or if the lease was removed. Afterwards, no error if the storage does not answer.
   Result<void> confirm();
   // Whether the lease in the root is this process's, as far as the file tells. After confirm(); from any thread.
   Result<bool> is_mine() const;
@@ -39,6 +41,7 @@ class ManagingLease {
   explicit ManagingLease(std::unique_ptr<storage::Storage> storage);
   Result<bool> try_to_take(const std::string& dead);
   Result<void> outlast(const std::stop_token& stop);
+  Result<bool> is_mine_soon();
 
   std::unique_ptr<storage::Storage> storage_;
   commit::SaveIdentity identity_;
@@ -46,7 +49,9 @@ class ManagingLease {
   std::optional<double> last_sign_;
   std::optional<commit::Lease> lease_;
   std::future<Result<void>> outlasting_;
+  std::future<Result<bool>> looking_;
   std::jthread thread_;
+  std::jthread looker_;
 };
 
 }  // namespace cairn::run

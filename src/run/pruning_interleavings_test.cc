@@ -1,6 +1,7 @@
 // prune() of two managers beside saves, pins, deaths, failing calls and power cuts, in every order of their calls into
 // the storage. The code that runs is that of the library; the disks lose what was not synced.
 #include <gtest/gtest.h>
+#include <sanitizers.h>
 
 #include <array>
 #include <cstdint>
@@ -24,13 +25,6 @@
 #include "run/testing/scheduled_storage.h"
 #include "storage/testing/model_storage.h"
 
-// The scenarios with many states take minutes with the sanitizer; the release build explores them.
-#ifdef __SANITIZE_ADDRESS__
-#define CAIRN_SKIP_WITH_SANITIZER() GTEST_SKIP() << "explored by the release build"
-#else
-#define CAIRN_SKIP_WITH_SANITIZER() static_cast<void>(0)
-#endif
-
 namespace cairn::run {
 namespace {
 
@@ -38,6 +32,8 @@ namespace fs = std::filesystem;
 using storage::ModelStorage;
 using storage::Storage;
 
+// Of scenarios that take minutes with a sanitizer.
+constexpr const char* kManyStates = "explored by the release build";
 constexpr std::uint64_t kPowerCuts = 12;  // seeds for each state of the disks
 
 commit::SaveIdentity save_of(std::uint64_t number, std::uint64_t job) {
@@ -285,46 +281,49 @@ const auto kSecond = std::pair(fs::path("step-2"), save_of(2, 1));
 
 const auto kThird = std::pair(fs::path("step-3"), save_of(3, 1));
 
-TEST(PruningInterleavings, OfTwoManagers) {
-  CAIRN_SKIP_WITH_SANITIZER();
+TEST(PruningInterleavings, TwoManagersPrune) {
+  if (kSanitized) GTEST_SKIP() << kManyStates;
   EXPECT_EQ(violation_in({{kFirst, kSecond, kThird}, {{.prunes = true}, {.prunes = true}}}), "");
 }
 
-TEST(PruningInterleavings, OfTwoManagersWithAFailure) {
-  CAIRN_SKIP_WITH_SANITIZER();
+TEST(PruningInterleavings, TwoManagersAndAFailure) {
+  if (kSanitized) GTEST_SKIP() << kManyStates;
   EXPECT_EQ(violation_in({{kFirst, kSecond}, {{.prunes = true, .may_fail = true}, {.prunes = true}}}), "");
 }
 
-TEST(PruningInterleavings, WithAFailure) {
+TEST(PruningInterleavings, PruneWithAFailure) {
   EXPECT_EQ(violation_in({{kFirst, kSecond, kThird}, {{.prunes = true, .may_fail = true}}}), "");
 }
 
-TEST(PruningInterleavings, BesideASave) {
+TEST(PruningInterleavings, PruneBesideASave) {
+  if (kSanitized) GTEST_SKIP() << kManyStates;
   EXPECT_EQ(violation_in({{kFirst, kSecond}, {{.prunes = true}, {.save = kThird}}}), "");
 }
 
-TEST(PruningInterleavings, BesideAnOverwriteOfAnOldCheckpoint) {
+TEST(PruningInterleavings, PruneBesideAnOverwrite) {
+  if (kSanitized) GTEST_SKIP() << kManyStates;
   const auto overwrite = std::pair(kFirst.first, save_of(1, 2));
   EXPECT_EQ(violation_in({{kFirst, kSecond}, {{.prunes = true}, {.save = overwrite}}}), "");
 }
 
-TEST(PruningInterleavings, BesideASaveWithAFailure) {
-  CAIRN_SKIP_WITH_SANITIZER();
+TEST(PruningInterleavings, FailingPruneBesideASave) {
+  if (kSanitized) GTEST_SKIP() << kManyStates;
   EXPECT_EQ(violation_in({{kFirst}, {{.prunes = true, .may_fail = true}, {.save = kSecond}}}), "");
 }
 
-TEST(PruningInterleavings, BesideAPin) {
+TEST(PruningInterleavings, PruneBesideAPin) {
   EXPECT_EQ(violation_in({{kFirst, kSecond}, {{.prunes = true}, {.pin = kFirst.first}}}), "");
 }
 
-TEST(PruningInterleavings, OfTwoManagersThatSave) {
-  CAIRN_SKIP_WITH_SANITIZER();
+TEST(PruningInterleavings, TwoManagersPruneAndSave) {
+  if (kSanitized) GTEST_SKIP() << kManyStates;
   EXPECT_EQ(violation_in({{kFirst}, {{.save = kSecond, .prunes = true}, {.save = kThird, .prunes = true}}}), "");
 }
 
 // The checker finds faults that are planted.
 
 TEST(PruningInterleavings, FindAPruneThatLooksLate) {
+  if (kSanitized) GTEST_SKIP() << kManyStates;
   const auto overwrite = std::pair(kFirst.first, save_of(1, 2));
   const std::string found =
       violation_in({{kFirst, kSecond}, {{.prunes = true, .looks_late = true}, {.save = overwrite}}});

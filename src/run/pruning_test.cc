@@ -146,7 +146,7 @@ TEST_F(Pruning, KeepsAProtectedCheckpoint) {
   EXPECT_EQ(names(), (Names{"step-1", "step-3"}));
 }
 
-TEST_F(Pruning, KeepsAProtectedCheckpointByAnyPath) {
+TEST_F(Pruning, KeepsProtectedByAnyPath) {
   for (int step = 1; step <= 4; ++step) save_step(step);
   fs::create_directory_symlink(root_, scratch_.path() / "link");
   PruneOptions options = keep_last(1);
@@ -158,7 +158,7 @@ TEST_F(Pruning, KeepsAProtectedCheckpointByAnyPath) {
   EXPECT_EQ(names(), (Names{"step-1", "step-2", "step-4"}));
 }
 
-TEST_F(Pruning, KeepsACheckpointBesideALivingSave) {
+TEST_F(Pruning, KeepsCheckpointBesideASave) {
   for (int step = 1; step <= 4; ++step) save_step(step);
   const auto claim = SaveClaim::make(directory_of(2), {});
   ASSERT_TRUE(claim) << claim.error().what();
@@ -177,7 +177,7 @@ TEST_F(Pruning, KeepsACheckpointBesideALivingSave) {
   EXPECT_EQ(names(), (Names{"step-1", "step-2", "step-4"}));
 }
 
-TEST_F(Pruning, KeepsACheckpointThatIsPinnedMeanwhile) {
+TEST_F(Pruning, KeepsACheckpointPinnedLate) {
   for (int step = 1; step <= 3; ++step) save_step(step);
   PruneOptions options = keep_last(1);
   options.interrupted = [this] {  // after the choice
@@ -192,7 +192,7 @@ TEST_F(Pruning, KeepsACheckpointThatIsPinnedMeanwhile) {
 }
 
 // The remains of the removal are no files of others.
-TEST_F(Pruning, ForetellsWhetherTheDirectoryStays) {
+TEST_F(Pruning, PlansWhichDirectoriesStay) {
   for (int step = 1; step <= 3; ++step) save_step(step);
   fs::copy(directory_of(1) / ".metadata", directory_of(1) / ".cairn-removed");
   std::ofstream(directory_of(1) / ".cairn-lock");
@@ -213,7 +213,7 @@ TEST_F(Pruning, ForetellsWhetherTheDirectoryStays) {
   EXPECT_EQ(names(), (Names{"step-2", "step-3"}));
 }
 
-TEST_F(Pruning, OfASingleDirectoryFinishesAnInterruptedRemoval) {
+TEST_F(Pruning, RemovalFinishesAnEarlierOne) {
   save_step(1);
   fs::rename(directory_of(1) / ".metadata", directory_of(1) / ".cairn-removed");
   const auto planned = remove_checkpoint(directory_of(1), {.dry_run = true});
@@ -237,7 +237,7 @@ TEST_F(Pruning, FinishesAnInterruptedRemoval) {
   EXPECT_EQ(names(), (Names{"step-2"}));
 }
 
-TEST_F(Pruning, NeverRemovesTheNewestOfAnAbandonedRun) {
+TEST_F(Pruning, KeepsTheNewestOfARewoundRun) {
   save_step(10);
   save_step(20);
   save_step(15);  // the run went back, and on from there
@@ -258,7 +258,7 @@ TEST_F(Pruning, ALoadOfARemovedCheckpointFails) {
   }
 }
 
-TEST_F(Pruning, OfAMissingRootFails) {
+TEST_F(Pruning, FailsForAMissingRoot) {
   EXPECT_EQ(prune(root_ / "none", keep_last(1)).error().code(), ErrorCode::kNotFound);
 }
 

@@ -4,6 +4,11 @@
 #include <utility>
 
 #include "checkpoint/checkpoint_directories.h"
+#include "commit/checkpoint_removal.h"
+#include "commit/dcp_names.h"
+#include "commit/lease.h"
+#include "core/step_in_name.h"
+#include "storage/open_directory.h"
 
 namespace cairn::run {
 namespace {
@@ -13,6 +18,22 @@ using checkpointer::Depth;
 
 bool is_damage_code(ErrorCode code) {
   return code == ErrorCode::kCorrupt || code == ErrorCode::kNotFound || code == ErrorCode::kReplaced;
+}
+
+// Whether the directory holds data files without metadata, and no trace of a save in flight or of a removal. A save
+// renames its data files into the directory before it commits: until then its private folder is there.
+bool holds_remains(const std::filesystem::path& directory) {
+  const auto storage = storage::open_directory(directory);
+  if (!storage) return false;  // gone meanwhile
+  const auto files = (*storage)->list();
+  if (!files) return false;
+  bool has_data = false;
+  for (const storage::ListedFile& file : *files) {
+    const bool is_of_a_save = file.is_folder && file.name.starts_with(commit::kFolderPrefix);
+    if (is_of_a_save || file.name == commit::kRemovedName || commit::is_metadata_name(file.name)) return false;
+    has_data = has_data || commit::is_data_file_name(file.name);
+  }
+  return has_data;
 }
 
 }  // namespace
@@ -28,6 +49,12 @@ Result<RestoreOrder> RestoreOrder::of(const std::filesystem::path& root) {
   if (!directories) return order;
   order.candidates_ = checkpointer::candidates_in(*directories, {}, checkpointer::Models::kIfAlone);
   std::erase_if(order.candidates_, [](const Candidate& candidate) { return candidate.is_model(); });
+  for (const std::filesystem::path& directory : *directories) {
+    const auto is_it = [&directory](const Candidate& candidate) { return candidate.directory == directory; };
+    if (std::none_of(order.candidates_.begin(), order.candidates_.end(), is_it) && holds_remains(directory)) {
+      order.remains_.push_back(directory);
+    }
+  }
   return order;
 }
 
@@ -36,7 +63,10 @@ Result<std::optional<std::filesystem::path>> RestoreOrder::next() {
     const Candidate& candidate = candidates_[next_];
     std::optional<Error> fault =
         candidate.fault ? candidate.fault : checkpointer::fault_of(candidate, Depth::kTrailers);
-    if (!fault) return std::optional(candidates_[next_++].directory);
+    if (!fault) {
+      pass_over_remains(step_in_name(candidate.directory));
+      return std::optional(candidates_[next_++].directory);
+    }
     if (checkpointer::leaves_open(*fault)) {
       return std::move(*fault).while_doing("looking for the newest checkpoint, which may be '" +
                                            candidate.directory.string() +
@@ -46,13 +76,28 @@ Result<std::optional<std::filesystem::path>> RestoreOrder::next() {
   }
   const bool has_checkpoints = std::any_of(candidates_.begin(), candidates_.end(),
                                            [](const Candidate& candidate) { return !candidate.is_dangling; });
-  if (!has_checkpoints) return std::optional<std::filesystem::path>();
+  if (!has_checkpoints && remains_.empty()) return std::optional<std::filesystem::path>();
+  pass_over_remains(std::nullopt);
   std::string reasons;
   for (const Error& fault : passed_over_) reasons += std::string(reasons.empty() ? "" : "; ") + fault.what();
   return Error(ErrorCode::kCorrupt,
                "no checkpoint of the run can be loaded, and the run does not start anew by itself: repair a "
                "checkpoint, or give the run an empty root. " +
                    reasons);
+}
+
+// Without a record only the names order the remains. Those of earlier steps are of no interest.
+void RestoreOrder::pass_over_remains(std::optional<std::uint64_t> newer_than) {
+  std::erase_if(remains_, [&](const std::filesystem::path& directory) {
+    const auto step = step_in_name(directory);
+    if (newer_than && step && *step <= *newer_than) return false;
+    passed_over_.push_back(
+        Error(ErrorCode::kCorrupt, "'" + directory.string() +
+                                       "' holds data files without .metadata: of an interrupted save, or of a "
+                                       "checkpoint that lost the file. `cairn repair` can make a lost file again; "
+                                       "otherwise remove the directory"));
+    return true;
+  });
 }
 
 void RestoreOrder::pass_over(Error fault) {

@@ -5,6 +5,7 @@
 #include <cairn/result.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -24,7 +25,8 @@ class RestoreOrder {
   static Result<RestoreOrder> of(const std::filesystem::path& root);
 
   // The newest good checkpoint that next() has not returned. Nullopt if `root` holds none at all. kCorrupt if it holds
-  // checkpoints and none is left; another error if it is not certain whether a newer one is good.
+  // checkpoints, or what is left of them, and none is left to return; another error if it is not certain whether a
+  // newer one is good.
   Result<std::optional<std::filesystem::path>> next();
   // The last result of next() can't be loaded.
   void pass_over(Error fault);
@@ -32,7 +34,10 @@ class RestoreOrder {
   std::vector<Error> take_warnings();
 
  private:
+  void pass_over_remains(std::optional<std::uint64_t> newer_than);
+
   std::vector<checkpointer::Candidate> candidates_;
+  std::vector<std::filesystem::path> remains_;  // directories of data files whose metadata is missing
   std::size_t next_ = 0;
   std::vector<Error> passed_over_;
   std::size_t told_ = 0;

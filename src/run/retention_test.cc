@@ -36,7 +36,7 @@ std::vector<Entry> five() {
 
 using Indices = std::vector<std::size_t>;
 
-TEST(Retention, KeepsTheLast) {
+TEST(Retention, KeepsTheLastCheckpoints) {
   RetentionRule rule;
   rule.last = 2;
   EXPECT_EQ(kept(rule, five()), (Indices{0, 1}));
@@ -61,7 +61,7 @@ TEST(Retention, KeepsDistancesInTime) {
   EXPECT_EQ(kept(rule, {entries[0], entries[2], entries[4]}), (Indices{0, 1, 2}));
 }
 
-TEST(Retention, KeepsTheBest) {
+TEST(Retention, KeepsTheBestByAMetric) {
   auto entries = five();
   for (std::size_t i = 0; i < 4; ++i) entries[i].metrics["loss"] = i % 2 == 0 ? 2.0 : 1.0;
   RetentionRule rule;
@@ -74,13 +74,13 @@ TEST(Retention, KeepsTheBest) {
   EXPECT_EQ(kept(rule, entries), Indices{});
 }
 
-TEST(Retention, KeepsTheYoung) {
+TEST(Retention, KeepsTheYoungCheckpoints) {
   RetentionRule rule;
   rule.newer_than = 200s;
   EXPECT_EQ(kept(rule, five()), (Indices{0, 1}));
 }
 
-TEST(Retention, KeepsTheUnion) {
+TEST(Retention, KeepsTheUnionOfTheRules) {
   RetentionRule rule;
   rule.last = 1;
   rule.every_steps = 300;

@@ -18,7 +18,7 @@ RunReport replay(const SimulatedRun& run) {
   return found;
 }
 
-TEST(SimulatedRun, WithoutFailuresPaysForSaves) {
+TEST(SimulatedRun, PaysForSavesWithoutFailures) {
   SimulatedRun run;
   run.work = 1000;
   run.costs = {2, 20, 100};
@@ -30,7 +30,7 @@ TEST(SimulatedRun, WithoutFailuresPaysForSaves) {
   EXPECT_TRUE(report.has_ended);
 }
 
-TEST(SimulatedRun, RedoesTheWorkSinceTheDurableSave) {
+TEST(SimulatedRun, RedoesWorkSinceTheDurableSave) {
   SimulatedRun run;
   run.work = 1000;
   run.costs = {0, 0, 30};
@@ -116,7 +116,7 @@ double mean_elapsed(SimulatedRun run) {
   return sum / kSeeds;
 }
 
-TEST(SaveInterval, AutomaticIsAsGoodAsTheBestFixed) {
+TEST(SaveInterval, IsAsGoodAsTheBestFixed) {
   for (const RunCosts& costs : {RunCosts{0.5, 30, 300}, RunCosts{10, 120, 600}, RunCosts{120, 120, 900}}) {
     SimulatedRun run;
     run.work = 30 * kDay;

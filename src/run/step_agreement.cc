@@ -12,6 +12,10 @@
 //    end of a step that is not before the agreed step. The thread goes on with round r + 1.
 // 5. When all ranks have answered in round r + 1, all have read agreed/r: rank 0 removes the keys of round r.
 //
+// A rank that ends gives, as its last answer, a step that does not exist; rank 0 also agrees to that step, unless it
+// has agreed to another one before. No rank comes to the step: a rank that is still within its last steps stops by
+// itself, and waits for no answer.
+//
 // A request that comes after the rank's answer waits for the next round. The next round may be agreed before the rank
 // has come to the step of this one; both agreements are kept, in order. A rank may wait in step 4 while another rank is
 // within a step and needs messages of the first: the first has sent them, because it has ended that step.
@@ -32,6 +36,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kPoll{50};
 
 constexpr milliseconds kFirstPause{2};
+constexpr std::uint64_t kNever = UINT64_MAX;  // the step of a rank that has ended
 
 // The longest pause between two looks into the store. Longer with many ranks: each look is a message to the store's
 // server, 8,000 a second at most.
@@ -66,8 +71,15 @@ Result<std::unique_ptr<StepAgreement>> StepAgreement::start(AgreementGroup group
 }
 
 StepAgreement::~StepAgreement() {
-  poster_.request_stop();
-  watcher_.request_stop();
+  for (std::jthread* thread : {&poster_, &watcher_}) {
+    thread->request_stop();
+    if (thread->joinable()) thread->join();
+  }
+  if (group_.store == nullptr || failure_) return;
+  // A store that has ended has no rank left to read it.
+  if (!group_.store->set(answer_key(round_, group_.rank), encode(kNever, 0)) || group_.rank != 0) return;
+  const auto agreed = group_.store->get({key("agreed", round_)});
+  if (agreed && !*agreed) (void)group_.store->set(key("agreed", round_), encode(kNever, 0));
 }
 
 void StepAgreement::request(Requests requests) {
@@ -116,6 +128,7 @@ void StepAgreement::watch(const std::stop_token& stop) {
     const Result<void> agreed = answer(stop, round);
     if (stop.stop_requested()) return;
     if (!agreed) return fail(agreed.error());
+    if (has_ended()) return;
     if (round > 0 && group_.rank == 0) forget(round - 1);  // (5)
   }
 }
@@ -169,6 +182,11 @@ Result<std::vector<std::string>> StepAgreement::await(const std::stop_token& sto
     if (Clock::now() > end) return missing(keys);
     pause(stop, next);
   }
+}
+
+bool StepAgreement::has_ended() {
+  const std::lock_guard lock(mutex_);
+  return !agreed_.empty() && agreed_.back().step == kNever;
 }
 
 void StepAgreement::pause(const std::stop_token& stop, milliseconds length) {

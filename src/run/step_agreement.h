@@ -36,7 +36,7 @@ struct AgreementGroup {
 class StepAgreement {
  public:
   static Result<std::unique_ptr<StepAgreement>> start(AgreementGroup group);
-  // Waits for the threads: at most for a call into the store.
+  // Waits for the threads, at most for a call into the store; then the other ranks count this one no longer.
   ~StepAgreement();
   StepAgreement(const StepAgreement&) = delete;
   StepAgreement& operator=(const StepAgreement&) = delete;
@@ -60,6 +60,7 @@ class StepAgreement {
   Result<void> decide(const std::stop_token& stop, std::uint64_t round);
   Result<std::vector<std::string>> await(const std::stop_token& stop, const std::vector<std::string>& keys,
                                          std::chrono::milliseconds deadline);
+  bool has_ended();  // whether a rank has
   void pause(const std::stop_token& stop, std::chrono::milliseconds length);
   Error missing(const std::vector<std::string>& keys);
   void forget(std::uint64_t round);

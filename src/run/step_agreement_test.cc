@@ -33,7 +33,7 @@ class Training {
   const std::uint64_t lead_max_;
 };
 
-TEST(StepAgreement, OfOneRankIsItsNextStep) {
+TEST(StepAgreement, OneRankStopsAtItsNextStep) {
   const auto agreement = StepAgreement::start({}).value();
   EXPECT_EQ(agreement->cross(1, {}).value(), 0U);
   agreement->request(kStopRequest);
@@ -114,6 +114,28 @@ TEST(StepAgreement, NamesARankThatIsMissing) {
   EXPECT_NE(std::string(due.error().what()).find("1 of 2 ranks have not answered within 0 s (rank 1)"),
             std::string::npos)
       << due.error().what();
+}
+
+void wait_for(RunStore& store, const std::string& key) {
+  while (!store.get({key}).value()) std::this_thread::yield();
+}
+
+// A rank within its last steps gets a signal when another rank has ended: it does not wait for the other's answer.
+TEST(StepAgreement, ARankThatEndedIsNotAwaited) {
+  for (const std::size_t ended : {std::size_t{0}, std::size_t{1}}) {
+    const auto store = make_local_store();
+    const auto last = StepAgreement::start(group_of(store, 1 - ended, 2)).value();
+    {
+      const auto first = StepAgreement::start(group_of(store, ended, 2)).value();
+      EXPECT_EQ(first->cross(9, {}).value(), 0U);
+    }
+    EXPECT_EQ(last->cross(8, {}).value(), 0U);
+    last->request(kStopRequest);
+    wait_for(*store, "test/answer/0/" + std::to_string(1 - ended));
+    const Result<Requests> due = last->cross(9, {});
+    ASSERT_TRUE(due) << due.error().what();
+    EXPECT_EQ(*due, 0U);
+  }
 }
 
 class BrokenStore : public RunStore {

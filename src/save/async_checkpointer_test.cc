@@ -82,7 +82,7 @@ TEST_P(AsyncSaves, HoldTheStateAtTheTimeOfTheCall) {
   EXPECT_TRUE(nothing_else_in(directory_));
 }
 
-TEST_P(AsyncSaves, PlanAnewWhenTheStateIsBuiltOtherwise) {
+TEST_P(AsyncSaves, PlanAnewForAnotherState) {
   AsyncCheckpointer checkpointer(options());
   std::vector<float> values(1000, 3);
   for (const std::int64_t count : {10, 10, 1000, 0, 10}) {
@@ -109,7 +109,7 @@ TEST_P(AsyncSaves, CopyLaterIfAskedTo) {
   EXPECT_EQ(loaded_step(directory_), 1);
 }
 
-TEST_P(AsyncSaves, OverlapInTwoDirectoriesAndKeepTheirOrderInOne) {
+TEST_P(AsyncSaves, OverlapAcrossDirectoriesOnly) {
   AsyncCheckpointer checkpointer(options(true));
   std::vector<std::shared_future<Result<AsyncSaveReport>>> writes;
   for (int step = 1; step <= 6; ++step) {
@@ -124,7 +124,7 @@ TEST_P(AsyncSaves, OverlapInTwoDirectoriesAndKeepTheirOrderInOne) {
   EXPECT_TRUE(nothing_else_in(directory_));
 }
 
-TEST_P(AsyncSaves, ReportAFailureAtTheNextCallAndGoOnAfterwards) {
+TEST_P(AsyncSaves, ReportAFailureAndGoOn) {
   AsyncCheckpointer checkpointer(options());
   fs::create_directories(directory_);
   std::ofstream(directory_ / "file") << "not a directory";
@@ -154,7 +154,7 @@ TEST_P(AsyncSaves, AreMadeReadyForAhead) {
   EXPECT_EQ(loaded_step(directory_), 1);
 }
 
-TEST_P(AsyncSaves, OfSingleRanksCoexistInOneDirectory) {
+TEST_P(AsyncSaves, SingleRanksShareADirectory) {
   AsyncCheckpointer checkpointer(options());
   for (const std::uint32_t rank : {0U, 3U}) {
     SampleState state(static_cast<int>(rank) + 1);
@@ -180,7 +180,7 @@ struct RankRow {
   StateDict state;
 };
 
-TEST_P(AsyncSaves, OfManyRanksMeetInTheStorage) {
+TEST_P(AsyncSaves, RanksMeetInTheStorage) {
   as_three_ranks([&](std::size_t rank, Collectives& collectives) {
     AsyncCheckpointer checkpointer(options());
     for (int step = 1; step <= 3; ++step) {
@@ -203,7 +203,7 @@ TEST_P(AsyncSaves, OfManyRanksMeetInTheStorage) {
   EXPECT_TRUE(nothing_else_in(directory_));
 }
 
-TEST_P(AsyncSaves, OfAnUnchangedStateTakeOneReduction) {
+TEST_P(AsyncSaves, TakeOneReductionIfUnchanged) {
   as_three_ranks([&](std::size_t rank, Collectives& collectives) {
     AsyncCheckpointer checkpointer(options());
     std::vector<std::string> names;
@@ -241,6 +241,18 @@ TEST_P(AsyncSaves, FailOnAllRanksIfOneHasNoState) {
   EXPECT_TRUE(!fs::exists(directory_) || fs::is_empty(directory_));
 }
 
+TEST_P(AsyncSaves, RefuseOptionsOfPlainSaves) {
+  AsyncCheckpointer checkpointer(options());
+  SampleState state(1);
+  AsyncSaveOptions model;
+  model.save.safetensors.emplace();
+  EXPECT_EQ(checkpointer.save(directory_, state.dict(), model).error().code(), ErrorCode::kUnsupported);
+  AsyncSaveOptions asking;
+  asking.save.before_commit = [] { return Result<void>(); };
+  EXPECT_EQ(checkpointer.save(directory_, state.dict(), asking).error().code(), ErrorCode::kUnsupported);
+  EXPECT_TRUE(!fs::exists(directory_) || fs::is_empty(directory_));
+}
+
 // Counts `part` in `text`.
 std::size_t count_of(std::string_view part, std::string_view text) {
   std::size_t count = 0;
@@ -248,7 +260,7 @@ std::size_t count_of(std::string_view part, std::string_view text) {
   return count;
 }
 
-TEST_P(AsyncSaves, NameTheirDirectoryInTheErrorOfABackgroundFailure) {
+TEST_P(AsyncSaves, NameTheDirectoryOfTheFailure) {
   AsyncCheckpointer checkpointer(options());
   SampleState state(1);
   AsyncSaveOptions failing;

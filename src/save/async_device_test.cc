@@ -62,7 +62,7 @@ class AsyncDeviceSaves : public testing::Test {
   std::vector<float> cpu_ = std::vector<float>(25, 1.5F);
 };
 
-TEST_F(AsyncDeviceSaves, ABlockingStagingHoldsTheStateOfTheCall) {
+TEST_F(AsyncDeviceSaves, BlockingStagingHoldsTheState) {
   AsyncCheckpointer checkpointer;
   for (int step = 0; step < 3; ++step) {
     const StateDict saved = state();
@@ -75,7 +75,7 @@ TEST_F(AsyncDeviceSaves, ABlockingStagingHoldsTheStateOfTheCall) {
   }
 }
 
-TEST_F(AsyncDeviceSaves, PreparedMemoryIsWrittenByTheDevice) {
+TEST_F(AsyncDeviceSaves, DeviceWritesPreparedMemory) {
   AsyncCheckpointer checkpointer;
   const StateDict saved = state();
   checkpointer.prepare(saved).value();
@@ -86,7 +86,7 @@ TEST_F(AsyncDeviceSaves, PreparedMemoryIsWrittenByTheDevice) {
   EXPECT_EQ(loaded_weight(), contents_);
 }
 
-TEST_F(AsyncDeviceSaves, AfterTheFenceTheTrainerMayOverwriteTheTensors) {
+TEST_F(AsyncDeviceSaves, TrainerMayOverwriteAfterFence) {
   AsyncCheckpointer checkpointer;
   const StateDict saved = state();
   checkpointer.prepare(saved).value();
@@ -101,7 +101,7 @@ TEST_F(AsyncDeviceSaves, AfterTheFenceTheTrainerMayOverwriteTheTensors) {
   EXPECT_TRUE(save.fence(device(), kLong).value());  // after the end of the save, too
 }
 
-TEST_F(AsyncDeviceSaves, AFailedStagingReachesBothFuturesAndOpensTheFence) {
+TEST_F(AsyncDeviceSaves, FailedStagingOpensTheFence) {
   AsyncCheckpointer checkpointer;
   const StateDict saved = state();
   AsyncSaveOptions options;
@@ -113,7 +113,7 @@ TEST_F(AsyncDeviceSaves, AFailedStagingReachesBothFuturesAndOpensTheFence) {
   EXPECT_TRUE(save.fence(device(), kLong).value());
 }
 
-TEST_F(AsyncDeviceSaves, ARefusedRegistrationIsReportedByOneSave) {
+TEST_F(AsyncDeviceSaves, ReportRefusedRegistrationOnce) {
   fake_cuda_fail("cuMemHostRegister_v2", 1, 2, 1);
   AsyncCheckpointer checkpointer;
   const StateDict saved = state();
@@ -125,7 +125,7 @@ TEST_F(AsyncDeviceSaves, ARefusedRegistrationIsReportedByOneSave) {
   EXPECT_EQ(reported, 1U);
 }
 
-TEST_F(AsyncDeviceSaves, AnErrorOfTheTrainersKernelsFailsTheSaveAndNotTheProgram) {
+TEST_F(AsyncDeviceSaves, KernelErrorFailsTheSaveOnly) {
   AsyncCheckpointer checkpointer;
   const StateDict saved = state();
   checkpointer.save(directory_, saved).value().write.get().value();
@@ -138,7 +138,7 @@ TEST_F(AsyncDeviceSaves, AnErrorOfTheTrainersKernelsFailsTheSaveAndNotTheProgram
   EXPECT_EQ(loaded_weight(), contents_);
 }
 
-TEST_F(AsyncDeviceSaves, ACaptureFailsTheSaveAndLeavesTheGraphIntact) {
+TEST_F(AsyncDeviceSaves, CaptureFailsTheSaveNotTheGraph) {
   AsyncCheckpointer checkpointer;
   const StateDict saved = state();
   fake_cuda_begin_capture(trainer_);
@@ -149,7 +149,7 @@ TEST_F(AsyncDeviceSaves, ACaptureFailsTheSaveAndLeavesTheGraphIntact) {
   EXPECT_EQ(loaded_weight(), contents_);
 }
 
-TEST_F(AsyncDeviceSaves, AfterAHangOfTheDeviceAllArenasAreUsedAgainAndFreed) {
+TEST_F(AsyncDeviceSaves, ArenasAreReusedAfterAHang) {
   const std::size_t before = fake_cuda_registered_bytes();
   for (const bool later : {false, true}) {
     AsyncCheckpointerOptions overlapping;
@@ -177,7 +177,7 @@ TEST_F(AsyncDeviceSaves, AfterAHangOfTheDeviceAllArenasAreUsedAgainAndFreed) {
   EXPECT_EQ(fake_cuda_registered_bytes(), before + 2 * (std::size_t{4} << 20));
 }
 
-TEST_F(AsyncDeviceSaves, CopiesOfAFailedSaveHoldBackTheTrainersStream) {
+TEST_F(AsyncDeviceSaves, FailedCopiesHoldBackTheStream) {
   AsyncCheckpointer checkpointer;
   const StateDict saved = state();
   checkpointer.prepare(saved).value();
@@ -199,7 +199,7 @@ TEST_F(AsyncDeviceSaves, CopiesOfAFailedSaveHoldBackTheTrainersStream) {
   }
 }
 
-TEST_F(AsyncDeviceSaves, AForkedChildCanDropItsCheckpointer) {
+TEST_F(AsyncDeviceSaves, ForkedChildDropsCheckpointer) {
   auto checkpointer = std::make_unique<AsyncCheckpointer>();
   const StateDict saved = state();
   checkpointer->save(directory_, saved).value().write.get().value();

@@ -37,7 +37,7 @@
 #include "os/umask.h"
 #include "save/claim_options.h"
 #include "save/held_parts.h"
-#include "save/notes_option.h"
+#include "save/option_checks.h"
 #include "save/plan_exchange.h"
 #include "save/save_messages.h"
 #include "save_plan/local_plans.h"
@@ -116,7 +116,7 @@ struct AsyncSaveOperation::SharedState {
     // The arena is registered while the files are written, so a refusal is known by now.
     if (auto refusal = links ? links->untold_refusal() : std::nullopt) outcome->warnings.push_back(*std::move(refusal));
     if (parts_warning) outcome->warnings.push_back(*parts_warning);
-    if (auto problem = events::take_trace_problem()) outcome->warnings.push_back(*std::move(problem));
+    events::add_trace_problem(outcome->warnings);
     write.set_value(AsyncSaveReport{save_id, render_metadata, outcome->bytes_written, std::move(outcome->warnings)});
   }
 };
@@ -159,7 +159,7 @@ PlanningRank AsyncSaveOperation::planning() { return {ranks_, options_.save, ite
 // Step 1.
 Result<Vote> AsyncSaveOperation::prepare(const Result<const StateDict*>& state) {
   if (!state) return state.error();
-  CAIRN_TRY(check_notes_of(options_.save));
+  CAIRN_TRY(check_asynchronous(options_.save));
   if (options_.save.alone_as_rank && ranks_.size() > 1) {
     return Error(ErrorCode::kInvalidArgument, "alone_as_rank can't be combined with collectives");
   }
@@ -180,8 +180,10 @@ Result<Vote> AsyncSaveOperation::prepare(const Result<const StateDict*>& state) 
   if (ranks_.size() == 1 && !options_.save.alone_as_rank) shared->parts_warning = warning_of_parts(**state);
   writer::SaveWriter::Written report_written;
   if (events_.is_told()) {
-    report_written = [shared](const writer::WrittenFiles& written) {
-      shared->events.step_of(written.process_id, EventKind::kWritten, written.time, written.bytes);
+    // Weak: shared->save keeps the function. The function of the outcome keeps the state alive until the save ends.
+    report_written = [weak = std::weak_ptr(shared)](const writer::WrittenFiles& written) {
+      const auto alive = weak.lock();
+      if (alive) alive->events.step_of(written.process_id, EventKind::kWritten, written.time, written.bytes);
     };
   }
   shared->events = std::move(events_);

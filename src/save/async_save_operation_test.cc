@@ -98,7 +98,7 @@ TEST_F(AsyncSaveOperations, EndWhenTheWriterCannotBegin) {
 }
 
 // Although staged() throws, the writer sees in the arena that all bytes have arrived.
-TEST_F(AsyncSaveOperations, ContinueInTheBackgroundWhenTheWriterThrows) {
+TEST_F(AsyncSaveOperations, ContinueWhenTheWriterThrows) {
   ThrowingWriter writer(ThrowingWriter::Call::kStaged);
   std::jthread background;
   const auto saved = save(writer, [&](Work work) -> Result<void> {

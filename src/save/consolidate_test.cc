@@ -21,9 +21,9 @@ using Stripes = SampleModel::Stripes;
 constexpr const char* kIndexName = "model.safetensors.index.json";
 const SafetensorsForm kShards{{}, true, false};
 
-class Consolidate : public testing::Test {
+class ModelConsolidation : public testing::Test {
  protected:
-  Consolidate() {
+  ModelConsolidation() {
     EXPECT_TRUE(save_model(shards_, 3, kShards));
     EXPECT_EQ(names_in(shards_).size(), static_cast<std::size_t>(SampleModel::kStripeCount));
   }
@@ -55,7 +55,7 @@ class Consolidate : public testing::Test {
   fs::path model_ = scratch_.path() / "model";
 };
 
-TEST_F(Consolidate, MakesWholeTensorsInOneFileWithAnIndex) {
+TEST_F(ModelConsolidation, MakesOneFileWithAnIndex) {
   const auto report = run();
   ASSERT_TRUE(report) << report.error().what();
   EXPECT_EQ(names_in(model_), (Names{"model-00001-of-00001.safetensors", kIndexName}));
@@ -65,7 +65,7 @@ TEST_F(Consolidate, MakesWholeTensorsInOneFileWithAnIndex) {
   for (const CatalogTensor& tensor : opened->catalog().tensors) EXPECT_EQ(tensor.chunk_count(), 1u) << tensor.fqn;
 }
 
-TEST_F(Consolidate, WritesTheFilesOfTheNumbersAndReplacesAnOlderModel) {
+TEST_F(ModelConsolidation, WritesNumberedFilesOverAModel) {
   ASSERT_TRUE(save_model(model_, 1));
   const SafetensorsForm form{{{"weight", 1}, {"striped", 2}, {"scalar", 2}, {"empty", 1}, {"mask", 2}}, false, false};
   const auto report = run(form);
@@ -74,12 +74,12 @@ TEST_F(Consolidate, WritesTheFilesOfTheNumbersAndReplacesAnOlderModel) {
   EXPECT_EQ(step_of_model(model_, Stripes::kRows), 3);
 }
 
-TEST_F(Consolidate, RefusesAMappingThatDoesNotFitTheModel) {
+TEST_F(ModelConsolidation, RefusesAnUnfittingMapping) {
   expect_refused({{{"weight", 1}}, false, false}, ErrorCode::kInvalidArgument, "scalar");
   expect_refused({{{"other", 1}}, false, false}, ErrorCode::kMissingKey, "other");
 }
 
-TEST_F(Consolidate, RefusesItsOwnInputAsTheOutput) {
+TEST_F(ModelConsolidation, RefusesItsOwnInputAsTheOutput) {
   model_ = shards_;
   const Names before = names_in(shards_);
   const auto consolidated = run();
@@ -88,7 +88,7 @@ TEST_F(Consolidate, RefusesItsOwnInputAsTheOutput) {
   EXPECT_EQ(names_in(shards_), before);
 }
 
-TEST_F(Consolidate, LeavesTheOlderModelIfAShardIsDamagedOrMissing) {
+TEST_F(ModelConsolidation, BadShardLeavesTheOlderModel) {
   ASSERT_TRUE(save_model(model_, 1));
   const Names before = names_in(model_);
   const fs::path shard = shards_ / "shard-00001-model-00001-of-00001.safetensors";

@@ -46,7 +46,7 @@ class DifferentCoordinators : public testing::TestWithParam<Coordinators> {
   storage::ScratchDirectory scratch_;
 };
 
-TEST_P(DifferentCoordinators, FailASave) {
+TEST_P(DifferentCoordinators, FailABlockingSave) {
   save_by_each_rank([&](const StateDict& state, const SaveOptions& options) {
     const auto saved = save(directory(), state, options);
     ASSERT_FALSE(saved);

@@ -1,5 +1,6 @@
 // Sequences of saves on a model disk, which loses unsynced data at a power failure, with a fault at each operation.
 #include <gtest/gtest.h>
+#include <sanitizers.h>
 
 #include <cerrno>
 #include <optional>
@@ -16,6 +17,8 @@ namespace cairn {
 namespace {
 
 using storage::ModelStorage;
+
+constexpr std::uint64_t kSeedStep = kSanitized ? 5 : 1;  // odd: even and odd seeds are different faults
 
 bool save_step(ModelStorage& disk, int step) {
   const SampleState state(step);
@@ -37,10 +40,10 @@ int load_step(ModelStorage& disk) {
   return target.step();
 }
 
-TEST(Crash, AtAnyOperationLeavesTheOldOrTheNewCheckpoint) {
+TEST(Crash, LeavesTheOldOrNewCheckpoint) {
   for (std::uint64_t crash_at = 0;; ++crash_at) {
     bool crashed = false;
-    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    for (std::uint64_t seed = 0; seed < 20; seed += kSeedStep) {
       SCOPED_TRACE(testing::Message() << "crash_at=" << crash_at << " seed=" << seed);
       ModelStorage disk;
       ASSERT_TRUE(save_step(disk, 1));
@@ -81,13 +84,13 @@ std::optional<writer::DeadSave> save_and_be_killed(ModelStorage& disk, std::uint
 
 // The writer process is killed at each operation of a save. The clean-up of the dead save then has, at each operation
 // of the clean-up, a power failure or a failed operation.
-TEST(Crash, WhileADeadSaveIsSettledLeavesTheOldOrTheNewCheckpoint) {
+TEST(Crash, CleanUpLeavesOldOrNew) {
   std::uint64_t settled = 0;
   for (std::uint64_t kill_at = 0;; ++kill_at) {
     bool killed = false;
     for (std::uint64_t fault_at = 0;; ++fault_at) {
       bool fired = false;
-      for (std::uint64_t seed = 0; seed < 16; ++seed) {
+      for (std::uint64_t seed = 0; seed < 16; seed += kSeedStep) {
         SCOPED_TRACE(testing::Message() << "kill_at=" << kill_at << " fault_at=" << fault_at << " seed=" << seed);
         ModelStorage disk;
         const auto dead = save_and_be_killed(disk, kill_at);
@@ -114,7 +117,7 @@ TEST(Crash, WhileADeadSaveIsSettledLeavesTheOldOrTheNewCheckpoint) {
   EXPECT_GT(settled, 0u);
 }
 
-TEST(Crash, OfTheFirstSaveLeavesAllOrNothing) {
+TEST(Crash, FirstSaveLeavesAllOrNothing) {
   for (std::uint64_t crash_at = 0;; ++crash_at) {
     SCOPED_TRACE(testing::Message() << "crash_at=" << crash_at);
     ModelStorage disk;
@@ -128,7 +131,7 @@ TEST(Crash, OfTheFirstSaveLeavesAllOrNothing) {
   }
 }
 
-TEST(Crash, AFailedOperationFailsTheSaveAndLeavesTheOldCheckpoint) {
+TEST(Crash, FailedOperationKeepsCheckpoint) {
   for (std::uint64_t number = 0;; ++number) {
     SCOPED_TRACE(testing::Message() << "number=" << number);
     ModelStorage disk;

@@ -83,13 +83,13 @@ class DeviceSaves : public testing::Test {
   std::vector<float> bias_ = std::vector<float>(25, 1.5F);
 };
 
-TEST_F(DeviceSaves, EveryByteArrivesAndNoCopyIsPageable) {
+TEST_F(DeviceSaves, ArriveWithoutPageableCopies) {
   save(directory_, state()).value();
   expect_saved();
   EXPECT_EQ(fake_cuda_pageable_copies(), 0);
 }
 
-TEST_F(DeviceSaves, EveryByteArrivesInAFileForEachItem) {
+TEST_F(DeviceSaves, ArriveInAFileForEachItem) {
   SaveOptions options;
   options.file_per_item = true;
   save(directory_, state(), options).value();
@@ -110,7 +110,7 @@ TEST_F(DeviceSaves, AModelHoldsTheTensorsOfDevices) {
   EXPECT_TRUE(verify(directory_).value().problems.empty());
 }
 
-TEST_F(DeviceSaves, TheSaveWaitsForTheWorkOfTheCaller) {
+TEST_F(DeviceSaves, WaitForTheWorkOfTheCaller) {
   fake_cuda_write(weight_.address(), random_bytes(kSavedBytes, 8).data(), kSavedBytes);
   fake_cuda_launch_write(trainer_, weight_.address(), contents_.data(), kSavedBytes);
   save(directory_, state()).value();
@@ -118,7 +118,7 @@ TEST_F(DeviceSaves, TheSaveWaitsForTheWorkOfTheCaller) {
 }
 
 // Two ranks with replicas on their devices: each rank writes a part of the tensor.
-TEST_F(DeviceSaves, PartsOfAReplicaComeFromTheDevicesOfTheirRanks) {
+TEST_F(DeviceSaves, ReplicaPartsComeFromEachDevice) {
   const DeviceBytes replica(1, contents_);
   const std::vector<std::unique_ptr<Collectives>> group = make_local_group(2, std::chrono::seconds(30));
   std::vector<Result<SaveReport>> reports(2, Error(ErrorCode::kInternal, "not run"));
@@ -139,7 +139,7 @@ TEST_F(DeviceSaves, PartsOfAReplicaComeFromTheDevicesOfTheirRanks) {
   EXPECT_EQ(loaded("weight", {kSavedRows, kSavedColumns}, kSavedBytes), contents_);
 }
 
-TEST_F(DeviceSaves, ARefusedRegistrationIsReportedByOneSave) {
+TEST_F(DeviceSaves, ReportRefusedRegistrationOnce) {
   fake_cuda_fail("cuMemHostRegister_v2", 1, 2, 1);
   std::size_t reported = 0;
   for (int step = 0; step < 2; ++step) {
@@ -149,7 +149,7 @@ TEST_F(DeviceSaves, ARefusedRegistrationIsReportedByOneSave) {
   EXPECT_EQ(reported, 1U);
 }
 
-TEST_F(DeviceSaves, ErrorsOfTheDriverNameTheKeyAndKeepTheCheckpoint) {
+TEST_F(DeviceSaves, DriverErrorsNameTheKey) {
   save(directory_, state()).value();
   for (const char* function : {"cuEventRecord", "cuMemcpyDtoHAsync_v2", "cuEventQuery", "cuStreamCreate"}) {
     fake_cuda_reset();
@@ -165,13 +165,13 @@ TEST_F(DeviceSaves, ErrorsOfTheDriverNameTheKeyAndKeepTheCheckpoint) {
   expect_saved();
 }
 
-TEST_F(DeviceSaves, ACaptureFailsTheSaveAndLeavesTheGraphIntact) {
+TEST_F(DeviceSaves, CaptureFailsTheSaveNotTheGraph) {
   fake_cuda_begin_capture(trainer_);
   EXPECT_EQ(save(directory_, state()).error().code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(fake_cuda_end_capture(trainer_), 1);
 }
 
-TEST_F(DeviceSaves, BehindAKernelThatNeverEndsFailAfterTheDeadline) {
+TEST_F(DeviceSaves, HangingKernelFailsAtDeadline) {
   fake_cuda_launch_hang(trainer_);
   SaveOptions options;
   options.deadlines.progress = std::chrono::milliseconds(300);
@@ -184,7 +184,7 @@ TEST_F(DeviceSaves, BehindAKernelThatNeverEndsFailAfterTheDeadline) {
   expect_saved();
 }
 
-TEST_F(DeviceSaves, BehindAKernelThatNeverEndsCanBeInterrupted) {
+TEST_F(DeviceSaves, HangingKernelIsInterruptible) {
   fake_cuda_launch_hang(trainer_);
   SaveOptions options;
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);

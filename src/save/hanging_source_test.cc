@@ -68,7 +68,7 @@ class HangingSource : public testing::Test {
   fs::path root_ = scratch_.path();
 };
 
-TEST_F(HangingSource, Conversions) {
+TEST_F(HangingSource, FailsAConversion) {
   for (const auto to : {CheckpointFormat::kDcp, CheckpointFormat::kTorchSave, CheckpointFormat::kSafetensors}) {
     const std::string suffix = to == CheckpointFormat::kDcp         ? ""
                                : to == CheckpointFormat::kTorchSave ? ".pt"
@@ -86,25 +86,25 @@ TEST_F(HangingSource, Conversions) {
   }
 }
 
-TEST_F(HangingSource, Comparisons) {
+TEST_F(HangingSource, FailsAComparison) {
   const DiffOptions options{.deadlines = kShort};
   expect_stall("__0_0.distcp", [&] { return diff(dcp(), torch_file(), options).error(); });
   expect_stall("file.pt", [&] { return diff(dcp(), torch_file(), options).error(); });
 }
 
-TEST_F(HangingSource, Verification) {
+TEST_F(HangingSource, FailsAVerification) {
   const VerifyOptions options{.deadlines = kShort};
   expect_stall("__0_0.distcp", [&] { return verify(dcp(), options).error(); });
 }
 
-TEST_F(HangingSource, KeysAndExports) {
+TEST_F(HangingSource, FailsKeyReadsAndExports) {
   const TensorPassOptions options{.deadlines = kShort};
   expect_stall("__0_0.distcp", [&] { return read_key(dcp(), "w", options).error(); });
   expect_stall("__0_0.distcp", [&] { return read_key(dcp(), "v", options).error(); });
   expect_stall("__0_0.distcp", [&] { return export_npy(dcp(), "w", root_ / "w.npy", options).error(); });
 }
 
-TEST_F(HangingSource, AnInterruptionDoesNotWaitForAHangingRead) {
+TEST_F(HangingSource, InterruptionDoesNotWait) {
   const std::vector<std::string> before = names();
   {
     const HangingReads hanging("__0_0.distcp");

@@ -28,7 +28,7 @@ class HeldParts : public testing::Test {
   storage::ScratchDirectory directory_;
 };
 
-TEST_F(HeldParts, ChunksThatCoverTheTensorAreNoPart) {
+TEST_F(HeldParts, CoveringChunksAreNoPart) {
   EXPECT_EQ(warning_of_parts(state_of_rows(elements_, {{0, 8}})), std::nullopt);
   EXPECT_EQ(warning_of_parts(state_of_rows(elements_, {{4, 4}, {0, 4}})), std::nullopt);
   EXPECT_EQ(warning_of_parts(StateDict()), std::nullopt);
@@ -40,7 +40,7 @@ TEST_F(HeldParts, AMissingChunkIsNamed) {
   EXPECT_NE(warning->find("'w'"), std::string::npos) << *warning;
 }
 
-TEST_F(HeldParts, ASaveWithoutCollectivesWarnsOfParts) {
+TEST_F(HeldParts, WarnWithoutCollectives) {
   const StateDict half = state_of_rows(elements_, {{0, 4}});
   const SaveReport report = save(directory_.path() / "save", half).value();
   EXPECT_EQ(report.warnings, std::vector{*warning_of_parts(half)});

@@ -22,7 +22,7 @@ namespace {
 constexpr std::uint64_t kLimit = 200 * kMiB;
 constexpr std::int64_t kElements = 70 * kMiB / sizeof(float);
 
-class InASmallGroup : public testing::Test {
+class SmallMemoryGroup : public testing::Test {
  protected:
   void SetUp() override {
 #ifdef __SANITIZE_THREAD__
@@ -103,14 +103,14 @@ class InASmallGroup : public testing::Test {
   storage::ScratchDirectory scratch_;
 };
 
-TEST_F(InASmallGroup, TheSecondSaveWaitsForTheFirst) {
+TEST_F(SmallMemoryGroup, TheSecondSaveWaitsForTheFirst) {
   const int status = run([this] { save_twice(true); });
   EXPECT_TRUE(WIFEXITED(status)) << "killed by signal " << WTERMSIG(status);
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 // The counter-example: without the memory limits the kernel kills the process.
-TEST_F(InASmallGroup, AProcessThatIgnoresTheLimitIsKilled) {
+TEST_F(SmallMemoryGroup, KillsAProcessWithoutLimits) {
   const int status = run([this] { save_twice(false); });
   EXPECT_TRUE(WIFSIGNALED(status));
   EXPECT_EQ(WTERMSIG(status), SIGKILL);

@@ -109,7 +109,7 @@ class SavesWithoutMemory : public testing::Test {
   std::array<std::unique_ptr<SavingRank>, 2> ranks_;
 };
 
-TEST_F(SavesWithoutMemory, FailWithThatReasonOnceTheDirectoryIsClaimed) {
+TEST_F(SavesWithoutMemory, FailOnceTheDirectoryIsClaimed) {
   SavingRank alone(0, 1, files_.limits());
   auto held = alone.hold_arena();
   files_.leave_in_task(kMiB);
@@ -118,7 +118,7 @@ TEST_F(SavesWithoutMemory, FailWithThatReasonOnceTheDirectoryIsClaimed) {
   expect_success(alone.save(directory_));
 }
 
-TEST_F(SavesWithoutMemory, WaitAsLongAsTheEarlierSaveBeforeTheDirectoryIsClaimed) {
+TEST_F(SavesWithoutMemory, WaitBeforeClaimingADirectory) {
   SavingRank alone(0, 1, files_.limits());
   expect_success(alone.save(directory_));  // keeps the plan for the next save
   auto held = alone.hold_arena();
@@ -129,7 +129,7 @@ TEST_F(SavesWithoutMemory, WaitAsLongAsTheEarlierSaveBeforeTheDirectoryIsClaimed
   expect_success(alone.save(directory_, nullptr, release));
 }
 
-TEST_F(SavesWithoutMemory, FailOnAllRanksIfOneLacksMemoryBeforeTheRendezvous) {
+TEST_F(SavesWithoutMemory, FailOnAllBeforeTheRendezvous) {
   make_ranks(1);
   for (const auto& failure : save_together()) expect_success(failure);
   auto held = ranks_[1]->hold_arena();
@@ -142,7 +142,7 @@ TEST_F(SavesWithoutMemory, FailOnAllRanksIfOneLacksMemoryBeforeTheRendezvous) {
   for (const auto& failure : save_together()) expect_success(failure);
 }
 
-TEST_F(SavesWithoutMemory, FailOnAllRanksIfOneLacksMemoryAfterThePlan) {
+TEST_F(SavesWithoutMemory, FailOnAllRanksAfterThePlan) {
   for (const std::size_t limited_rank : {0U, 1U}) {
     files_.leave_in_task(1000 * kMiB);
     make_ranks(limited_rank);

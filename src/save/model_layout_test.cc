@@ -76,7 +76,7 @@ TEST(ModelLayout, GivesEachRankAShardOfEachFile) {
   EXPECT_EQ(layout->catalog.tensors.size(), 2u);
 }
 
-TEST(ModelLayout, AFileNeverHasTwoChunksOfATensor) {
+TEST(ModelLayout, SeparatesChunksOfATensor) {
   States states(2);
   for (std::size_t rank = 0; rank < 2; ++rank) {
     for (std::int64_t stripe = 0; stripe < 3; ++stripe) {
@@ -113,7 +113,7 @@ TEST(ModelLayout, TwoSavesShareNoName) {
   EXPECT_NE(later->catalog.files, fresh->catalog.files);
 }
 
-TEST(ModelLayout, EachFileOfWholeTensorsHasOneWriterAndTheBytesAreEven) {
+TEST(ModelLayout, SpreadsWholeFilesEvenly) {
   States states(2);
   for (std::size_t rank = 0; rank < 2; ++rank) {
     for (const char* key : {"a", "b", "c"}) states.add_whole(rank, key, 8);
@@ -133,7 +133,7 @@ TEST(ModelLayout, EachFileOfWholeTensorsHasOneWriterAndTheBytesAreEven) {
   EXPECT_EQ(content.tensor_bytes, 3 * 8 * 16 + 16u);
 }
 
-TEST(ModelLayout, AFileThatNoRankHoldsWholeIsRefusedWithTheKey) {
+TEST(ModelLayout, RefusesFilesNoRankHoldsWhole) {
   States states(2);
   states.add_whole(0, "whole");
   for (std::size_t rank = 0; rank < 2; ++rank) {
@@ -146,7 +146,7 @@ TEST(ModelLayout, AFileThatNoRankHoldsWholeIsRefusedWithTheKey) {
   EXPECT_EQ(assigned.error().key(), "cut");
 }
 
-TEST(ModelLayout, AStateThatAModelCannotHoldIsRefusedWithTheKey) {
+TEST(ModelLayout, RefusesStatesNoModelCanHold) {
   States states(1);
   states.add_whole(0, "a");
   EXPECT_TRUE(check_model_state(states.state(0).entries(), {}));

@@ -167,7 +167,7 @@ TEST_P(DisjointSaves, MayChangeTheCoordinator) {
 }
 
 // A rank that could not tell the two states apart by its own part would vote for the plan of the save before.
-TEST_P(DisjointSaves, AlternateWithSavesOfCommonItems) {
+TEST_P(DisjointSaves, AlternateWithCommonItems) {
   as_three_ranks([&](std::size_t rank, Collectives& collectives) {
     AsyncCheckpointer checkpointer(options());
     Names names;
@@ -186,7 +186,7 @@ TEST_P(DisjointSaves, AlternateWithSavesOfCommonItems) {
   for (int step = 1; step <= 4; ++step) EXPECT_TRUE(has_step(scratch_.path() / std::to_string(step), step));
 }
 
-TEST_P(DisjointSaves, OfARestartedJobGatherNothing) {
+TEST_P(DisjointSaves, GatherNothingAfterARestart) {
   const fs::path first = scratch_.path() / "first";
   const fs::path second = scratch_.path() / "second";
   const auto save_once = [&](const fs::path& directory, int step, const Names& expected) {
@@ -209,7 +209,7 @@ TEST_P(DisjointSaves, OfARestartedJobGatherNothing) {
 }
 
 // Two ranks have disjoint rows, but a row of the tensor is on no rank.
-TEST_P(DisjointSaves, FailOnAllRanksIfTheRowsDoNotCoverTheTensor) {
+TEST_P(DisjointSaves, FailOnAllRanksIfARowIsMissing) {
   const fs::path directory = scratch_.path() / "checkpoint";
   as_three_ranks([&](std::size_t rank, Collectives& collectives) {
     AsyncCheckpointer checkpointer(options());
@@ -324,7 +324,7 @@ TEST_P(FewCommonItems, GoOnWithTheirPlan) {
   expect_saved(directory, 3);
 }
 
-TEST_P(FewCommonItems, OfARestartedJobGatherNothing) {
+TEST_P(FewCommonItems, GatherNothingAfterARestart) {
   const auto save_once = [&](const fs::path& directory, int step, const Names& expected) {
     as_three_ranks([&](std::size_t rank, Collectives& collectives) {
       AsyncCheckpointer checkpointer(options());
@@ -344,7 +344,7 @@ TEST_P(FewCommonItems, OfARestartedJobGatherNothing) {
   expect_saved(scratch_.path() / "second", 2);
 }
 
-TEST_P(FewCommonItems, ThatDifferAreNamed) {
+TEST_P(FewCommonItems, DifferencesAreNamed) {
   checkpointer::forget_differences();
   std::vector<std::vector<std::string>> warnings(3);
   as_three_ranks([&](std::size_t rank, Collectives& collectives) {
@@ -363,7 +363,7 @@ TEST_P(FewCommonItems, ThatDifferAreNamed) {
 }
 
 // The ranks hold the common key with two shapes: the coordinator finds that in the second exchange.
-TEST_P(FewCommonItems, ThatDoNotFitTogetherFailOnAllRanks) {
+TEST_P(FewCommonItems, MismatchFailsOnAllRanks) {
   as_three_ranks([&](std::size_t rank, Collectives& collectives) {
     FewCommonState mine(rank, 1);
     std::vector<float> odd(4);
@@ -385,7 +385,7 @@ TEST_P(FewCommonItems, ThatDoNotFitTogetherFailOnAllRanks) {
 }
 
 // A blocking save makes the joint plan while the remaining ranks write: its failure reaches all ranks.
-TEST(DisjointSavesInACall, FailOnAllRanksIfTheRowsDoNotCoverTheTensor) {
+TEST(BlockingDisjointSaves, FailOnAllRanksIfARowIsMissing) {
   storage::ScratchDirectory scratch;
   as_three_ranks([&](std::size_t rank, Collectives& collectives) {
     StateDict wrong;

@@ -102,7 +102,7 @@ TEST_F(RankDifferences, AreFoundByTheFirstPlan) {
   expect_warning(save_at_once({15, 16, 15}));
 }
 
-TEST_F(RankDifferences, AreFoundByALaterSaveWithOneFurtherExchange) {
+TEST_F(RankDifferences, AreFoundByOneFurtherExchange) {
   expect_none(save_asynchronously({1, 1, 1}));
   const std::vector<Seen> equal = save_asynchronously({2, 2, 2});
   expect_none(equal);
@@ -126,7 +126,7 @@ TEST_F(RankDifferences, AreFoundByALaterBlockingSave) {
   EXPECT_EQ(different[1].calls, calls);
 }
 
-TEST_F(RankDifferences, OfSomeRanksAreFoundByALaterSave) {
+TEST_F(RankDifferences, AreFoundAmongSomeRanks) {
   expect_none(save_asynchronously({1, 1, 1}));
   of_two_ = {0, 5, 6};
   const std::vector<Seen> different = save_asynchronously({2, 2, 2});
@@ -139,7 +139,7 @@ TEST_F(RankDifferences, OfSomeRanksAreFoundByALaterSave) {
   expect_warning(save_at_once({4, 4, 4}), "'stage.of two'");
 }
 
-TEST_F(RankDifferences, HaveAWarningInTheNextSaveIfASaveFails) {
+TEST_F(RankDifferences, WarnInTheNextSaveAfterFailure) {
   const auto fail = [this](std::vector<int> positions) {
     save_all(std::move(positions), [](std::size_t, const auto& directory, const StateDict& state, SaveOptions options) {
       options.before_commit = [] { return Error(ErrorCode::kCancelled, "for the test"); };
@@ -171,7 +171,7 @@ std::vector<ContentParts::Common> commons_of(const std::vector<StateDict>& state
   return commons;
 }
 
-TEST_F(RankDifferences, OfPartsThatAllRanksHaveAreFound) {
+TEST_F(RankDifferences, AreFoundInCommonParts) {
   const auto equal = commons_of({state_of(0, 1, 5), state_of(1, 1, 5)});
   const auto different = commons_of({state_of(0, 1, 5), state_of(1, 1, 6)});
   for (std::size_t rank = 0; rank < 2; ++rank) {
@@ -181,7 +181,7 @@ TEST_F(RankDifferences, OfPartsThatAllRanksHaveAreFound) {
   }
 }
 
-TEST_F(RankDifferences, BesideAValueOfOneRankAreFound) {
+TEST_F(RankDifferences, AreFoundBesideAValueOfOneRank) {
   std::vector<StateDict> states(2);
   for (std::size_t rank = 0; rank < 2; ++rank) {
     const std::string own = "__rank_" + std::to_string(rank);

@@ -97,7 +97,7 @@ class ManyRanks : public testing::Test {
   fs::path directory_;
 };
 
-TEST_F(ManyRanks, SaveTogetherAndLoadTheirOwnShards) {
+TEST_F(ManyRanks, SaveTogetherAndLoadOwnShards) {
   for (const std::size_t coordinator : {0u, 2u}) {
     const int step = static_cast<int>(coordinator) + 1;
     save_step(4, step, {.coordinator_rank = coordinator});
@@ -111,7 +111,7 @@ TEST_F(ManyRanks, SaveTogetherAndLoadTheirOwnShards) {
   }
 }
 
-TEST_F(ManyRanks, AreLoadedByADifferentNumberOfRanks) {
+TEST_F(ManyRanks, LoadAsAnotherNumberOfRanks) {
   save_step(4, 5);
   for (const std::size_t ranks : {1u, 3u}) {
     as_ranks(ranks, [&](std::size_t rank, Collectives& collectives) {
@@ -126,7 +126,7 @@ TEST_F(ManyRanks, AreLoadedByADifferentNumberOfRanks) {
 }
 
 // At 16,384 ranks the metadata has gigabytes: only a coordinator that has laid out all files holds it.
-TEST_F(ManyRanks, ButTheCoordinatorGetNoLargeCatalog) {
+TEST_F(ManyRanks, OnlyCoordinatorHasTheCatalog) {
   constexpr int kTensors = 8000;
   for (const bool has_common_keys : {false, true}) {
     const fs::path directory = directory_ / (has_common_keys ? "common" : "own");
@@ -191,7 +191,7 @@ TEST_F(ManyRanks, AgreeUnlessARankFails) {
   EXPECT_EQ(agree(Error(ErrorCode::kNoSpace, "no room to stage"), {}).error().code(), ErrorCode::kNoSpace);
 }
 
-TEST_F(ManyRanks, ChangeNoTargetIfOneRankHasAMismatch) {
+TEST_F(ManyRanks, ChangeNoTargetOnAMismatch) {
   save_step(2, 1);
   as_ranks(2, [&](std::size_t rank, Collectives& collectives) {
     RankState state(static_cast<std::int64_t>(rank), 2, 4);
@@ -208,7 +208,7 @@ TEST_F(ManyRanks, ChangeNoTargetIfOneRankHasAMismatch) {
   });
 }
 
-TEST_F(ManyRanks, ThatLeaveAHoleAreRefused) {
+TEST_F(ManyRanks, RefuseATensorWithAHole) {
   as_ranks(2, [&](std::size_t rank, Collectives& collectives) {
     RankState state(static_cast<std::int64_t>(rank), 3, 1);  // of three ranks, the third is missing
     const auto report = save(directory_, state.dict(), {.collectives = &collectives});
@@ -275,7 +275,7 @@ void bury_leases(ModelStorage& disk) {
 
 // Checkpoints of single ranks and of all ranks together share a directory. A save that dies, at any operation, damages
 // none of the checkpoints.
-TEST(CrashOfARankAlone, LeavesTheCheckpointsOfOtherRanksIntact) {
+TEST(CrashOfARankAlone, LeavesOtherCheckpointsIntact) {
   for (std::uint64_t crash_at = 0;; ++crash_at) {
     SCOPED_TRACE(testing::Message() << "crash_at=" << crash_at);
     ModelStorage disk;
@@ -329,7 +329,7 @@ std::size_t save_on(ModelStorage& disk, int step) {
   return saved;
 }
 
-TEST(CrashOfManyRanks, AtAnyOperationLeavesTheOldOrTheNewCheckpoint) {
+TEST(CrashOfManyRanks, LeavesTheOldOrNewCheckpoint) {
   for (std::uint64_t crash_at = 0;; ++crash_at) {
     SCOPED_TRACE(testing::Message() << "crash_at=" << crash_at);
     ModelStorage disk;
@@ -347,7 +347,7 @@ TEST(CrashOfManyRanks, AtAnyOperationLeavesTheOldOrTheNewCheckpoint) {
   }
 }
 
-TEST(CrashOfManyRanks, AFailedOperationFailsTheSaveOnAllAndLeavesNoLitter) {
+TEST(CrashOfManyRanks, FailedOperationLeavesNoLitter) {
   for (std::uint64_t number = 0;; ++number) {
     SCOPED_TRACE(testing::Message() << "number=" << number);
     ModelStorage disk;

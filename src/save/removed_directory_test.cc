@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class SavesIntoARemovedDirectory : public testing::Test {
+class RemovedDirectory : public testing::Test {
  protected:
   // Removes the directory after each of the first `removals` openings.
   checkpointer::SaveDirectory removed_at_first(int removals) {
@@ -34,7 +34,7 @@ class SavesIntoARemovedDirectory : public testing::Test {
   std::atomic<int> openings_ = 0;
 };
 
-TEST_F(SavesIntoARemovedDirectory, MakeTheDirectoryAgain) {
+TEST_F(RemovedDirectory, IsMadeAgainByASave) {
   for (const int removals : {1, 2}) {
     openings_ = 0;
     SampleState state(removals);
@@ -48,21 +48,21 @@ TEST_F(SavesIntoARemovedDirectory, MakeTheDirectoryAgain) {
   }
 }
 
-TEST_F(SavesIntoARemovedDirectory, FailIfTheDirectoryIsRemovedAgainAndAgain) {
+TEST_F(RemovedDirectory, FailsASaveIfRemovedEachTime) {
   SampleState state(1);
   const auto report = checkpointer::save_into(removed_at_first(1 << 30), state.dict(), {});
   ASSERT_FALSE(report);
   EXPECT_EQ(report.error().code(), ErrorCode::kNotFound) << report.error().what();
 }
 
-TEST_F(SavesIntoARemovedDirectory, InStepsMakeTheDirectoryAgain) {
+TEST_F(RemovedDirectory, IsMadeAgainByASaveInSteps) {
   const auto claim = checkpointer::claim_in(removed_at_first(1), {});
   ASSERT_TRUE(claim) << claim.error().what();
   EXPECT_FALSE(fs::is_empty(directory_));
 }
 
 // A rank that holds the removed directory open writes into the directory that the coordinator has made.
-TEST_F(SavesIntoARemovedDirectory, OfARankThatOpenedTheDirectoryFirst) {
+TEST_F(RemovedDirectory, IsReplacedForAnEarlyRank) {
   std::latch is_removed(1);
   as_ranks(2, [&](std::size_t rank, Collectives& collectives) {
     checkpointer::SaveDirectory place = removed_at_first(1);

@@ -150,7 +150,7 @@ class ResumedPlans : public testing::Test {
   fs::path third_ = scratch_.path() / "step 3";
 };
 
-TEST_F(ResumedPlans, OfAnAsynchronousSaveGatherNothing) {
+TEST_F(ResumedPlans, GatherNothingAfterAsyncSave) {
   EXPECT_EQ(save_async(first_, 1), kPlanned);
   EXPECT_EQ(save_async(second_, 2), kPlanned) << "this job has loaded nothing";
   ASSERT_TRUE(open_to_load(second_));
@@ -168,7 +168,7 @@ TEST_F(ResumedPlans, OfAnAsynchronousSaveGatherNothing) {
   }
 }
 
-TEST_F(ResumedPlans, OfASynchronousSaveGatherNothing) {
+TEST_F(ResumedPlans, GatherNothingAfterBlockingSave) {
   save_sync(first_, 1);
   ASSERT_TRUE(open_to_load(first_));
   EXPECT_EQ(save_async(second_, 2), kResumed);
@@ -176,7 +176,7 @@ TEST_F(ResumedPlans, OfASynchronousSaveGatherNothing) {
 }
 
 // The plans belong to the process, so this test has a state of its own.
-TEST_F(ResumedPlans, OfSynchronousSavesAreUsedAgain) {
+TEST_F(ResumedPlans, BlockingSavesReuseThePlan) {
   const Names planned = {"smallest", "gather", "scatter", "gather", "broadcast"};
   const Names kept = {"smallest", "gather", "broadcast"};
   EXPECT_EQ(save_sync(first_, 1, 77), planned);
@@ -209,7 +209,7 @@ TEST_F(ResumedPlans, AreRecordedAgain) {
   expect_step(third_, 3);
 }
 
-TEST_F(ResumedPlans, OfTheDirectoryToBeReplaced) {
+TEST_F(ResumedPlans, MayReplaceTheirOwnDirectory) {
   save_sync(first_, 1);
   ASSERT_TRUE(open_to_load(first_));
   EXPECT_EQ(save_async(first_, 2), kResumed);
@@ -219,7 +219,7 @@ TEST_F(ResumedPlans, OfTheDirectoryToBeReplaced) {
 
 // A stranger's `.metadata` may name code in its pickle, which Cairn never runs. The next checkpoint must not hand the
 // name on to stock torch, which runs what a pickle names.
-TEST_F(ResumedPlans, DoNotHandOnCodeThatThePickleNames) {
+TEST_F(ResumedPlans, DoNotHandOnCodeOfThePickle) {
   save_sync(first_, 1);
   const fs::path path = first_ / ".metadata";
   std::string bytes = read_file(path);
@@ -329,7 +329,7 @@ TEST_F(ResumedPlans, DoNotFitAChangedStateOfOneRank) {
 }
 
 // The storage does not answer within the limit of the first call.
-TEST_F(ResumedPlans, OfAStorageThatHangsAreForgotten) {
+TEST_F(ResumedPlans, AreForgottenIfTheStorageHangs) {
   save_sync(first_, 1);
   const RankState mine(1, 2);
   SaveItems items = SaveItems::make(mine.state).value();
@@ -344,7 +344,7 @@ TEST_F(ResumedPlans, OfAStorageThatHangsAreForgotten) {
   EXPECT_NE(resume_plan(items, request), nullptr);
 }
 
-TEST_F(ResumedPlans, AreNotReadFromAMissingOrDamagedFile) {
+TEST_F(ResumedPlans, NeedAllFilesUndamaged) {
   save_sync(first_, 1);
   ASSERT_TRUE(open_to_load(first_));
   const fs::path data = first_ / "__1_0.distcp";

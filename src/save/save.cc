@@ -43,7 +43,7 @@
 #include "save/held_parts.h"
 #include "save/model_claim.h"
 #include "save/model_layout.h"
-#include "save/notes_option.h"
+#include "save/option_checks.h"
 #include "save/plan_exchange.h"
 #include "save/rank_writer.h"
 #include "save/save_calls.h"
@@ -301,7 +301,7 @@ class Save {
   Result<SaveReport> conclude(checkpointer::Committed committed) {
     if (auto refusal = devices_ ? devices_->untold_refusal() : std::nullopt) committed.warnings.push_back(*refusal);
     if (parts_warning_) committed.warnings.push_back(*parts_warning_);
-    if (auto problem = events::take_trace_problem()) committed.warnings.push_back(*std::move(problem));
+    events::add_trace_problem(committed.warnings);
     if (differences_ && checkpointer::note_differences()) committed.warnings.push_back(*differences_);
     if (ranks_.is_coordinator()) bytes_written_ += coordinator_.metadata_bytes();
     CAIRN_TRY_ASSIGN(std::shared_ptr<const Catalog> catalog, catalog_after(committed));

@@ -169,7 +169,7 @@ TEST_F(SaveEvents, StepsOfEachRank) {
   }
 }
 
-TEST_F(SaveEvents, StepsOfALoad) {
+TEST_F(SaveEvents, StepsOfASuccessfulLoad) {
   ASSERT_TRUE(save(directory_, state_.dict()));
   (void)take();
   SampleState target(0);
@@ -186,6 +186,23 @@ TEST_F(SaveEvents, CauseOfAFailedLoad) {
   ASSERT_FALSE(load(directory_, target.dict()));
   const std::vector<Event> events = take();
   ASSERT_EQ(kinds_in(events), (Kinds{kBegun, kFailed}));
+  EXPECT_EQ(events[1].cause->code(), ErrorCode::kNotFound);
+}
+
+TEST_F(SaveEvents, FailureBeforeALoad) {
+  tell_failed_load(directory_, Error(ErrorCode::kCorrupt, "no zip file"), {});
+  const std::vector<Event> events = take();
+  ASSERT_EQ(kinds_in(events), (Kinds{kBegun, kFailed}));
+  EXPECT_EQ(events[1].operation, EventOperation::kLoad);
+  EXPECT_EQ(events[1].step, 40u);
+  EXPECT_EQ(events[1].cause->code(), ErrorCode::kCorrupt);
+}
+
+TEST_F(SaveEvents, VerificationOfNoCheckpoint) {
+  ASSERT_FALSE(verify(directory_));
+  const std::vector<Event> events = take();
+  ASSERT_EQ(kinds_in(events), (Kinds{kBegun, kFailed}));
+  EXPECT_EQ(events[1].operation, EventOperation::kVerify);
   EXPECT_EQ(events[1].cause->code(), ErrorCode::kNotFound);
 }
 
@@ -229,7 +246,7 @@ TEST_F(SaveEvents, SeparateStepsOfASave) {
   EXPECT_EQ(events[0].cause->code(), ErrorCode::kCancelled);
 }
 
-TEST_F(SaveEvents, RemovalByARule) {
+TEST_F(SaveEvents, RemovalByARetentionRule) {
   ASSERT_TRUE(save(directory_, state_.dict()));
   ASSERT_TRUE(save(scratch_.path() / "step-41", state_.dict()));
   (void)take();

@@ -51,7 +51,7 @@ TEST_F(SaveLoad, OneFilePerItemIsTheSameState) {
   EXPECT_EQ(target.step(), 7);
 }
 
-TEST_F(SaveLoad, AnOverwriteLeavesTheNewFilesAndForeignFiles) {
+TEST_F(SaveLoad, OverwriteKeepsForeignFiles) {
   ASSERT_TRUE(save(directory_, SampleState(1).dict()));
   std::ofstream(directory_ / "common.pt") << "not ours";
   ASSERT_TRUE(save(directory_, SampleState(2).dict()));
@@ -65,7 +65,7 @@ TEST_F(SaveLoad, AnOverwriteLeavesTheNewFilesAndForeignFiles) {
   EXPECT_EQ(target.step(), 2);
 }
 
-TEST_F(SaveLoad, RefusesToOverwriteWithoutPermission) {
+TEST_F(SaveLoad, RefusesAForbiddenOverwrite) {
   ASSERT_TRUE(save(directory_, SampleState(1).dict()));
   const auto again = save(directory_, SampleState(2).dict(), {.overwrite = false});
   ASSERT_FALSE(again);
@@ -88,7 +88,7 @@ TEST_F(SaveLoad, AnInterruptedSaveLeavesNoTrace) {
   }
 }
 
-TEST_F(SaveLoad, AFailureBeforeTheCommitLeavesTheOldCheckpoint) {
+TEST_F(SaveLoad, FailureLeavesTheOldCheckpoint) {
   ASSERT_TRUE(save(directory_, SampleState(1).dict()));
   const auto before = names();
   SaveOptions options;
@@ -124,7 +124,7 @@ TEST_F(SaveLoad, ReadsABoxAcrossChunks) {
   EXPECT_EQ(box[1][2], 15);
 }
 
-TEST_F(SaveLoad, ConvertsFloatsAndRefusesTheRest) {
+TEST_F(SaveLoad, ConvertsOnlyFloatsByDefault) {
   ASSERT_TRUE(save(directory_, SampleState(3).dict()));
   double doubles[7] = {};
   StateDict state;
@@ -190,7 +190,7 @@ TEST_F(SaveLoad, VerifyFindsEveryFlippedByte) {
 
 // python/tests/test_tool_verify.py and test_interrupt.py test a hanging read and a Ctrl-C in the middle of a large
 // checkpoint.
-TEST_F(SaveLoad, VerifyStopsWhenTheCallingThreadInterrupts) {
+TEST_F(SaveLoad, CallingThreadInterruptsVerify) {
   ASSERT_TRUE(save(directory_, SampleState(3).dict()));
   VerifyOptions options;
   int questions = 0;
@@ -212,7 +212,7 @@ TEST_F(SaveLoad, VerifyStopsWhenTheCallingThreadInterrupts) {
   }
 }
 
-TEST_F(SaveLoad, ADamagedCommitRecordIsNotTakenForNone) {
+TEST_F(SaveLoad, DamagedCommitRecordIsAnError) {
   ASSERT_TRUE(save(directory_, SampleState(1).dict()));
   const fs::path metadata = directory_ / ".metadata";
   const auto whole = fs::file_size(metadata);

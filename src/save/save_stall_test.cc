@@ -109,13 +109,13 @@ void expect_stall(const Error& error) {
   EXPECT_NE(text.find("(while "), std::string::npos) << text;
 }
 
-class SaveStallsAfterTheCommit : public SaveStalls, public testing::WithParamInterface<Call> {};
-INSTANTIATE_TEST_SUITE_P(ByCall, SaveStallsAfterTheCommit, testing::Values(Call::kRemove, Call::kUnlock),
+class CommittedSaveStalls : public SaveStalls, public testing::WithParamInterface<Call> {};
+INSTANTIATE_TEST_SUITE_P(ByCall, CommittedSaveStalls, testing::Values(Call::kRemove, Call::kUnlock),
                          [](const auto& tested) { return "Call" + std::to_string(static_cast<int>(tested.param)); });
 
-class SaveStallsIn : public SaveStalls, public testing::WithParamInterface<Call> {};
+class SaveCallStalls : public SaveStalls, public testing::WithParamInterface<Call> {};
 
-TEST_P(SaveStallsIn, ACallFailTheSaveWhichNeverCommitsLater) {
+TEST_P(SaveCallStalls, FailTheSaveAndNeverCommit) {
   ASSERT_TRUE(save_step(1));
   blockade_->block(GetParam());
   const auto report = save_step(2, {.deadlines = short_for(GetParam())});
@@ -130,12 +130,12 @@ TEST_P(SaveStallsIn, ACallFailTheSaveWhichNeverCommitsLater) {
   EXPECT_EQ(names().size(), 2u);
 }
 
-INSTANTIATE_TEST_SUITE_P(ByCall, SaveStallsIn,
+INSTANTIATE_TEST_SUITE_P(ByCall, SaveCallStalls,
                          testing::Values(Call::kOpenDirectory, Call::kLock, Call::kMakeFolder, Call::kList, Call::kOpen,
                                          Call::kCreate, Call::kWrite, Call::kFinish, Call::kPublish, Call::kSync),
                          [](const auto& tested) { return "Call" + std::to_string(static_cast<int>(tested.param)); });
 
-TEST_F(SaveStalls, OfTheRenameThatCommitsLeaveTheOutcomeUnknownAndSaySo) {
+TEST_F(SaveStalls, RenameLeavesTheOutcomeUnknown) {
   ASSERT_TRUE(save_step(1));
   blockade_->block(Call::kReplace);
   const auto report = save_step(2, {.deadlines = short_for(Call::kReplace)});
@@ -149,7 +149,7 @@ TEST_F(SaveStalls, OfTheRenameThatCommitsLeaveTheOutcomeUnknownAndSaySo) {
 }
 
 // A second save takes the lock during the hang, as if a file server had granted the lock twice.
-TEST_F(SaveStalls, OfTheRenameThatCommitsRemoveNothingLater) {
+TEST_F(SaveStalls, LateRenameRemovesNothing) {
   ASSERT_TRUE(save_step(1));
   blockade_->block(Call::kReplace);
   ASSERT_FALSE(save_step(2, {.deadlines = short_for(Call::kReplace)}));
@@ -167,7 +167,7 @@ TEST_F(SaveStalls, OfTheRenameThatCommitsRemoveNothingLater) {
   EXPECT_TRUE(lock->is_held());
 }
 
-TEST_P(SaveStallsAfterTheCommit, AreAWarning) {
+TEST_P(CommittedSaveStalls, AreReportedAsAWarning) {
   ASSERT_TRUE(save_step(1));
   blockade_->block(GetParam());
   const auto report = save_step(2, {.deadlines = short_for(GetParam())});
@@ -181,7 +181,7 @@ TEST_P(SaveStallsAfterTheCommit, AreAWarning) {
   EXPECT_EQ(names().size(), 2u);
 }
 
-TEST_F(SaveStalls, ReadNothingOfTheStateAfterTheCall) {
+TEST_F(SaveStalls, ReadNoStateAfterTheCall) {
   for (const Call call : {Call::kCreate, Call::kWrite, Call::kFinish}) {
     for (const std::size_t threads : {1u, 4u}) {
       Pages pages(std::size_t{40} << 20);
@@ -211,7 +211,7 @@ TEST_F(SaveStalls, EndSoonAfterAnInterruption) {
   EXPECT_EQ(loaded_step(), 1);
 }
 
-TEST_F(SaveStalls, AreLeftByAnExceptionOfTheCallersFunction) {
+TEST_F(SaveStalls, AreLeftByACallersException) {
   blockade_->block(Call::kWrite);
   SaveOptions options;
   options.interrupted = []() -> bool { throw std::runtime_error("mine"); };
@@ -222,7 +222,7 @@ TEST_F(SaveStalls, AreLeftByAnExceptionOfTheCallersFunction) {
 }
 
 // A sync of many bytes may last longer than the grace time of the remaining calls.
-TEST_F(SaveStalls, DoNotIncludeASlowSyncAfterAnInterruption) {
+TEST_F(SaveStalls, ExcludeASlowInterruptedSync) {
   constexpr std::chrono::milliseconds kSync{2500};
   blockade_->block(Call::kFinish);
   std::optional<std::chrono::steady_clock::time_point> since;
@@ -241,7 +241,7 @@ TEST_F(SaveStalls, DoNotIncludeASlowSyncAfterAnInterruption) {
   }
 }
 
-TEST_F(SaveStalls, AreLeftByAnExceptionAfterAnInterruption) {
+TEST_F(SaveStalls, AreLeftByALaterException) {
   blockade_->block(Call::kFinish);
   SaveOptions options;
   options.interrupted = [asked = 0]() mutable -> bool {
@@ -254,7 +254,7 @@ TEST_F(SaveStalls, AreLeftByAnExceptionAfterAnInterruption) {
   EXPECT_TRUE(names().empty());
 }
 
-TEST_F(SaveStalls, OfTheCommitAreReportedAlthoughTheCallersFunctionThrows) {
+TEST_F(SaveStalls, CommitStallsOutrankExceptions) {
   ASSERT_TRUE(save_step(1));
   SaveOptions options;
   options.interrupted = [this]() -> bool {
@@ -310,7 +310,7 @@ class SaveStallsOfRanks : public SaveStalls {
   }
 };
 
-TEST_F(SaveStallsOfRanks, FailAll) {
+TEST_F(SaveStallsOfRanks, FailOnEveryRank) {
   ASSERT_TRUE(save_step(1));
   for (const std::size_t stuck : {0u, 1u}) {
     for (const Call call : {Call::kOpenDirectory, Call::kWrite, Call::kFinish, Call::kPublish}) {
@@ -329,7 +329,7 @@ TEST_F(SaveStallsOfRanks, FailAll) {
   }
 }
 
-TEST_F(SaveStallsOfRanks, InTheCommitFailAllAndKeepTheFilesOfBothCheckpoints) {
+TEST_F(SaveStallsOfRanks, KeepBothCheckpointsInTheCommit) {
   ASSERT_TRUE(save_step(1));
   blockade_->block(Call::kReplace);
   const auto errors = save_by_two(0, {.deadlines = short_for(Call::kReplace)});
@@ -345,7 +345,7 @@ TEST_F(SaveStallsOfRanks, InTheCommitFailAllAndKeepTheFilesOfBothCheckpoints) {
 }
 
 // The rename may still happen, so no rank may withdraw files that the new metadata names.
-TEST_F(SaveStallsOfRanks, InTheCommitKeepTheFilesEvenIfTheCallersFunctionThrows) {
+TEST_F(SaveStallsOfRanks, KeepTheFilesDespiteException) {
   ASSERT_TRUE(save_step(1));
   blockade_->block(Call::kReplace);
   for (const auto& error : save_by_two(0, throwing())) EXPECT_TRUE(error);
@@ -355,7 +355,7 @@ TEST_F(SaveStallsOfRanks, InTheCommitKeepTheFilesEvenIfTheCallersFunctionThrows)
 }
 
 // The save is committed before a rank removes its private folder.
-TEST_F(SaveStallsOfRanks, InTheCleaningAreNoFailureEvenIfTheCallersFunctionThrows) {
+TEST_F(SaveStallsOfRanks, CleaningStallsAreNoFailure) {
   ASSERT_TRUE(save_step(1));
   blockade_->block(Call::kRemove);
   for (const auto& error : save_by_two(0, throwing())) EXPECT_FALSE(error) << error->what();
@@ -367,7 +367,7 @@ TEST_F(SaveStallsOfRanks, InTheCleaningAreNoFailureEvenIfTheCallersFunctionThrow
 
 class SaveStepStalls : public SaveStalls {};
 
-TEST_F(SaveStepStalls, FailTheStep) {
+TEST_F(SaveStepStalls, FailTheShareOfARank) {
   const auto claim = checkpointer::claim_in(directory(), {});
   ASSERT_TRUE(claim);
   std::uint32_t rank = 0;
@@ -382,7 +382,7 @@ TEST_F(SaveStepStalls, FailTheStep) {
   }
 }
 
-TEST_F(SaveStepStalls, OfAClaimEndTheCall) {
+TEST_F(SaveStepStalls, ClaimStallsEndTheCall) {
   for (const Call call : {Call::kOpenDirectory, Call::kMakeFolder}) {
     blockade_->block(call);
     const auto claim = checkpointer::claim_in(directory(), {.deadlines = short_for(call)});
@@ -394,7 +394,7 @@ TEST_F(SaveStepStalls, OfAClaimEndTheCall) {
   EXPECT_TRUE(names().empty());
 }
 
-TEST_F(SaveStepStalls, OfAWithdrawalEndTheDestructorToo) {
+TEST_F(SaveStepStalls, WithdrawalStallEndsDestructor) {
   {
     const auto claim = checkpointer::claim_in(directory(), {.deadlines = {kGenerous, kGenerous, kGenerous}});
     ASSERT_TRUE(claim);
@@ -407,7 +407,7 @@ TEST_F(SaveStepStalls, OfAWithdrawalEndTheDestructorToo) {
 }
 
 // In the child the claim's thread does not exist, and a lock that the thread held at the fork stays locked.
-TEST_F(SaveStepStalls, AreNoneInAForkedChildWhichCanOnlyDropItsClaim) {
+TEST_F(SaveStepStalls, ForkedChildOnlyDropsTheClaim) {
   std::optional<SaveClaim> claim;
   {
     auto made = checkpointer::claim_in(directory(), {});
@@ -431,7 +431,7 @@ TEST_F(SaveStepStalls, AreNoneInAForkedChildWhichCanOnlyDropItsClaim) {
   EXPECT_TRUE(names().empty());
 }
 
-TEST_F(SaveStepStalls, OfAWithdrawalEndTheCall) {
+TEST_F(SaveStepStalls, WithdrawalStallEndsTheCall) {
   auto claim = checkpointer::claim_in(directory(), {.deadlines = short_for(Call::kList)});
   ASSERT_TRUE(claim);
   blockade_->block(Call::kList);

@@ -13,7 +13,7 @@
 #include "save/claim_options.h"
 #include "save/model_claim.h"
 #include "save/model_layout.h"
-#include "save/notes_option.h"
+#include "save/option_checks.h"
 #include "save/save_calls.h"
 #include "save/save_items.h"
 #include "save/save_layout.h"

@@ -130,7 +130,7 @@ TEST(SaveSteps, MakeACheckpointAsASaveDoes) {
   }
 }
 
-TEST(SaveSteps, LeaveTheOldCheckpointAndNoLitterIfARankNeverComes) {
+TEST(SaveSteps, MissingRankLeavesNoLitter) {
   ModelStorage disk;
   EXPECT_FALSE(save_in_steps(disk, 1, 0));
   EXPECT_TRUE(disk.list("").value().empty());  // the files had DCP's plain names
@@ -140,7 +140,7 @@ TEST(SaveSteps, LeaveTheOldCheckpointAndNoLitterIfARankNeverComes) {
   EXPECT_EQ(saved_step(disk), 2);
 }
 
-TEST(SaveSteps, AShareThatIsNotHandedOverIsWithdrawn) {
+TEST(SaveSteps, WithdrawAShareNotHandedOver) {
   ModelStorage disk;
   const auto claim = checkpointer::claim_in({"model", ModelStorage::opening(disk)}, {});
   ASSERT_TRUE(claim);
@@ -155,7 +155,7 @@ TEST(SaveSteps, AShareThatIsNotHandedOverIsWithdrawn) {
   EXPECT_EQ(disk.list("").value().size(), before);
 }
 
-TEST(SaveSteps, RefuseMetadataThatCouldNotBeReadBack) {
+TEST(SaveSteps, RefuseUnreadableMetadata) {
   ModelStorage disk;
   ASSERT_TRUE(save_in_steps(disk, 1));
   for (const bool is_pickle : {false, true}) {
@@ -194,7 +194,7 @@ TEST(SaveSteps, RefuseATicketThatIsNone) {
   EXPECT_FALSE(checkpointer::write_share_in({"model", ModelStorage::opening(disk)}, ticket + "x", 0, state.dict(), {}));
 }
 
-TEST(SaveSteps, ACrashAtAnyOperationLeavesTheOldOrTheNewCheckpoint) {
+TEST(SaveSteps, CrashLeavesTheOldOrTheNew) {
   for (std::uint64_t crash_at = 0;; ++crash_at) {
     SCOPED_TRACE(testing::Message() << "crash_at=" << crash_at);
     ModelStorage disk;
@@ -211,7 +211,7 @@ TEST(SaveSteps, ACrashAtAnyOperationLeavesTheOldOrTheNewCheckpoint) {
   }
 }
 
-TEST(SaveSteps, AFailureOfAnyOperationLeavesNoLitter) {
+TEST(SaveSteps, FailedOperationLeavesNoLitter) {
   for (std::uint64_t number = 0;; ++number) {
     SCOPED_TRACE(testing::Message() << "number=" << number);
     ModelStorage disk;
@@ -277,7 +277,7 @@ class ModelSteps : public testing::Test {
   SaveOptions options_;
 };
 
-TEST_F(ModelSteps, TheRanksWriteTheBoxesOfTheirShares) {
+TEST_F(ModelSteps, WriteTheBoxesOfTheShares) {
   auto claimed = claim(true);
   ASSERT_TRUE(claimed) << claimed.error().what();
   EXPECT_EQ(claimed->model_shares()[0].boxes, (std::vector<std::uint32_t>{0, 1}));
@@ -294,7 +294,7 @@ TEST_F(ModelSteps, TheRanksWriteTheBoxesOfTheirShares) {
   EXPECT_EQ(both, elements_);
 }
 
-TEST_F(ModelSteps, AModelThatLacksABoxIsNotCommitted) {
+TEST_F(ModelSteps, RefuseAModelLackingABox) {
   for (const bool has_another : {false, true}) {
     auto claimed = claim(true);
     ASSERT_TRUE(claimed) << claimed.error().what();
@@ -309,7 +309,7 @@ TEST_F(ModelSteps, AModelThatLacksABoxIsNotCommitted) {
   }
 }
 
-TEST_F(ModelSteps, AStateThatDiffersFromTheShareIsRefused) {
+TEST_F(ModelSteps, RefuseAStateUnlikeTheShare) {
   auto claimed = claim(true);
   ASSERT_TRUE(claimed);
   const StateDict empty;
@@ -318,7 +318,7 @@ TEST_F(ModelSteps, AStateThatDiffersFromTheShareIsRefused) {
   EXPECT_EQ(written.error().code(), ErrorCode::kInvalidArgument);
 }
 
-TEST_F(ModelSteps, WholeFilesNeedARankThatHoldsTheTensorsWhole) {
+TEST_F(ModelSteps, WholeFilesNeedWholeTensors) {
   const auto refused = claim(false);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().key(), "rows");
@@ -328,7 +328,7 @@ TEST_F(ModelSteps, WholeFilesNeedARankThatHoldsTheTensorsWhole) {
   EXPECT_EQ(claimed->model_shares()[0].boxes.size() + claimed->model_shares()[1].boxes.size(), 1u);
 }
 
-TEST_F(ModelSteps, OfTheOtherFormAreRefusedAndTheCheckpointStays) {
+TEST_F(ModelSteps, RefuseAClaimOfTheOtherForm) {
   Share old(0, 1);
   ASSERT_TRUE(save(directory_, old.dict()));
   auto claimed = SaveClaim::make(directory_);

@@ -24,14 +24,14 @@ commit::SaveTicket full_ticket() {
   return {{{kGreatest, 2}, {3, kGreatest >> 1}, 5, 6, commit::SaveForm::kModel}, true};
 }
 
-TEST(Vote, OfOnePlanAgreesOnPlanAndTicket) {
+TEST(Vote, AgreesOnPlanAndTicket) {
   const auto count = count_of({Vote{kGreatest, {}}, Vote{kGreatest, full_ticket()}, Vote{kGreatest, {}}});
   ASSERT_TRUE(count && count->all_well && count->ticket);
   EXPECT_EQ(count->plan_id, kGreatest);
   EXPECT_EQ(commit::encode_ticket(*count->ticket), commit::encode_ticket(full_ticket()));
 }
 
-TEST(Vote, ForDifferentPlansAgreesOnTheTicketOnly) {
+TEST(Vote, DifferentPlansShareTheTicket) {
   for (const std::uint64_t plan : {std::uint64_t{0}, std::uint64_t{8}, kGreatest}) {
     const auto count = count_of({Vote{7, full_ticket()}, Vote{plan, {}}});
     ASSERT_TRUE(count && count->all_well && count->ticket);
@@ -39,13 +39,13 @@ TEST(Vote, ForDifferentPlansAgreesOnTheTicketOnly) {
   }
 }
 
-TEST(Vote, OfARankWhoseNamesAreTakenMakesTheTicketStale) {
+TEST(Vote, TakenNamesMakeTheTicketStale) {
   const auto count = count_of({Vote{7, full_ticket()}, Vote{7, {}, false}});
   ASSERT_TRUE(count && count->ticket);
   EXPECT_FALSE(count->ticket->fresh);
 }
 
-TEST(Vote, OfARankThatHasFailedCounts) {
+TEST(Vote, CountsAFailedRank) {
   const auto count = count_of({Vote{7, full_ticket()}, std::nullopt});
   ASSERT_TRUE(count);
   EXPECT_FALSE(count->all_well);
@@ -58,7 +58,7 @@ Vote with_content(std::uint64_t plan, std::uint64_t sum, bool noted = false) {
   return vote;
 }
 
-TEST(Vote, ComparesTheContentOfACommonPlan) {
+TEST(Vote, ComparesTheContentOfOnePlan) {
   EXPECT_TRUE(count_of({with_content(7, kGreatest), with_content(7, kGreatest)})->different.none());
   const auto different = count_of({with_content(7, 1), with_content(7, 2), with_content(7, 1)});
   EXPECT_TRUE(different->different[0]);
@@ -66,7 +66,7 @@ TEST(Vote, ComparesTheContentOfACommonPlan) {
   EXPECT_TRUE(count_of({with_content(7, 1), with_content(8, 2)})->different.none());
 }
 
-TEST(Vote, ComparesTheContentOfASetOfRanksAmongTheseRanks) {
+TEST(Vote, ComparesTheContentOfRankSets) {
   const auto sums = [](std::optional<std::uint64_t> of_four, std::optional<std::uint64_t> of_last) {
     Vote vote{7, full_ticket()};
     vote.content_sums[4] = of_four;
@@ -80,23 +80,23 @@ TEST(Vote, ComparesTheContentOfASetOfRanksAmongTheseRanks) {
   EXPECT_TRUE(different->different.count() == 1 && different->different[save_plan::kRankSetsMax - 1]);
 }
 
-TEST(Vote, OfOneRankThatHasNotedDifferencesCounts) {
+TEST(Vote, CountsANotedDifference) {
   EXPECT_TRUE(count_of({with_content(7, 1), with_content(7, 0, true)})->differences_noted);
 }
 
-TEST(Vote, WithoutACoordinatorHasNoTicket) {
+TEST(Vote, NoCoordinatorMeansNoTicket) {
   const auto count = count_of({Vote{7, {}}, Vote{7, {}}});
   ASSERT_TRUE(count && count->all_well);
   EXPECT_FALSE(count->ticket);
 }
 
-TEST(Vote, OfDifferentVersionsIsNotWell) {
+TEST(Vote, DifferentVersionsAreNotWell) {
   std::vector<std::int64_t> numbers = numbers_of(Vote{7, full_ticket()});
   --numbers[1];  // another rank's version
   EXPECT_FALSE(count_votes(numbers)->all_well);
 }
 
-TEST(Vote, ForDifferentCoordinatorsIsNotWell) {
+TEST(Vote, TwoCoordinatorsAreNotWell) {
   EXPECT_FALSE(count_of({Vote{7, full_ticket(), true, 1}, Vote{7, {}, true, 2}})->all_well);
 }
 

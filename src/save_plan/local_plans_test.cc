@@ -90,7 +90,7 @@ TEST(LocalPlans, KeepTheDtypeOfEachItem) {
   for (std::size_t i = 0; i < dtypes.size(); ++i) EXPECT_EQ(plans.plans()[0][i].dtype, dtypes[i]) << i;
 }
 
-TEST(LocalPlans, KeepTheRankFirstPathOfAKeyAndSkipTheRest) {
+TEST(LocalPlans, KeepTheFirstPathOfAKey) {
   StateDict joined, split, none;
   ASSERT_TRUE(joined.add_tensor(Path{"a.b", "c"}, view({2})));
   ASSERT_TRUE(split.add_tensor(Path{"a", "b.c"}, view({2})));
@@ -102,7 +102,7 @@ TEST(LocalPlans, KeepTheRankFirstPathOfAKeyAndSkipTheRest) {
 }
 
 // The shards of a regular state: the target for large jobs.
-TEST(LocalPlans, TakeAtMostTwentyBytesForARegularShard) {
+TEST(LocalPlans, TakeTwentyBytesPerShardAtMost) {
   constexpr std::int64_t kRanks = 16384;
   constexpr int kTensors = 1000;
   StateDict state;

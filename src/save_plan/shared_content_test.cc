@@ -50,7 +50,7 @@ TEST(SharedContent, NamesTheValuesThatDiffer) {
   EXPECT_EQ(different_keys(3, fill), (Keys{"counter", "longer"}));
 }
 
-TEST(SharedContent, NamesSmallTensorsThatDifferAlsoIfOneIsTransposed) {
+TEST(SharedContent, NamesDifferentSmallTensors) {
   static const float kRows[6] = {1, 2, 3, 4, 5, 6};
   static const float kColumns[6] = {1, 4, 2, 5, 3, 6};
   const auto state_with = [](const float* other) {
@@ -65,7 +65,7 @@ TEST(SharedContent, NamesSmallTensorsThatDifferAlsoIfOneIsTransposed) {
   EXPECT_EQ(different_keys(2, state_with(kOther)), Keys{"small"});
 }
 
-TEST(SharedContent, IsNotComparedForShardsLargeTensorsAndDevices) {
+TEST(SharedContent, ComparesNoShardOrLargeTensor) {
   std::deque<std::vector<float>> memory;
   const auto fill = [&memory](StateDict& state, std::size_t rank) {
     const float* const own = memory.emplace_back(4096, static_cast<float>(rank)).data();
@@ -81,7 +81,7 @@ TEST(SharedContent, IsNotComparedForShardsLargeTensorsAndDevices) {
   EXPECT_EQ(common.common, (std::vector<std::vector<CommonItem>>(2)));
 }
 
-TEST(SharedContent, IsWatchedForValuesIntegersAndSmallFloats) {
+TEST(SharedContent, WatchesValuesAndSmallTensors) {
   static const std::int64_t kMemory[1024] = {};
   StateDict state;
   EXPECT_TRUE(state.add_value(Path{"value"}, Value(1)));
@@ -94,7 +94,7 @@ TEST(SharedContent, IsWatchedForValuesIntegersAndSmallFloats) {
   EXPECT_EQ(watched, (std::vector<bool>{true, true, true, false}));
 }
 
-TEST(SharedContent, CountsAllDifferentKeysAndNamesEight) {
+TEST(SharedContent, CountsAllKeysAndNamesEight) {
   const auto fill = [](StateDict& state, std::size_t rank) {
     for (int i = 0; i < 11; ++i) {
       EXPECT_TRUE(state.add_value(Path{std::to_string(i)}, Value(static_cast<int>(rank))));
@@ -105,7 +105,7 @@ TEST(SharedContent, CountsAllDifferentKeysAndNamesEight) {
   EXPECT_EQ(common.different.named.size(), 8u);
 }
 
-TEST(SharedContent, ListsTheItemsThatSeveralRanksHave) {
+TEST(SharedContent, ListsItemsOfSeveralRanks) {
   const auto fill = [](StateDict& state, std::size_t rank) {
     if (rank == 1) EXPECT_TRUE(state.add_value(Path{"more"}, Value(1)));
     EXPECT_TRUE(state.add_value(Path{"step"}, Value(1)));
@@ -117,7 +117,7 @@ TEST(SharedContent, ListsTheItemsThatSeveralRanksHave) {
                                {{0, 0}, {1, 1}, {2, 0}}, {{1, 0}, {2, 1}, {3, 0}}, {{0, 0}, {1, 0}}}));
 }
 
-TEST(SharedContent, NumbersABoundedCountOfSetsOfRanks) {
+TEST(SharedContent, BoundsTheNumberOfRankSets) {
   const auto fill = [](StateDict& state, std::size_t rank) {
     for (std::size_t first = 0; first < 40; ++first) {
       if (rank == first || rank == 40) EXPECT_TRUE(state.add_value(Path{std::to_string(first)}, Value(1)));

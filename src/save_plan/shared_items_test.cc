@@ -56,7 +56,7 @@ std::vector<Rank> ranks_of(const std::vector<StateDict>& states) {
   return ranks;
 }
 
-TEST(CommonItems, HaveOneKeyAndOneOffset) {
+TEST(CommonItems, SameKeyAndSameOffset) {
   std::vector<StateDict> states(3);
   add_row(states[0], "a", 0);
   add_row(states[1], "a", 1);
@@ -65,7 +65,7 @@ TEST(CommonItems, HaveOneKeyAndOneOffset) {
   EXPECT_EQ(common_of(ranks_of(states)).count, Count::kNone);
 }
 
-TEST(CommonItems, AreManyAboveAnEighth) {
+TEST(CommonItems, CountAsManyAboveAnEighth) {
   for (const int own : {6, 7}) {
     std::vector<StateDict> states;
     for (std::size_t rank = 0; rank < 2; ++rank) {
@@ -80,7 +80,7 @@ TEST(CommonItems, AreManyAboveAnEighth) {
   }
 }
 
-TEST(CommonItems, AreManyInASample) {
+TEST(CommonItems, CountAsManyInASample) {
   std::vector<StateDict> states(2);
   for (int i = 0; i < 200'000; ++i) {
     for (StateDict& state : states) add_value(state, std::to_string(i), 0);
@@ -89,7 +89,7 @@ TEST(CommonItems, AreManyInASample) {
 }
 
 // DCP names a chunk by key and offsets: a plan of all ranks leaves the empty chunk out.
-TEST(CommonItems, AreAnEmptyChunkAndTheChunkAtItsOffsets) {
+TEST(CommonItems, EmptyChunkAtTheSameOffsets) {
   std::vector<StateDict> states;
   for (std::size_t rank = 0; rank < 2; ++rank) states.push_back(own_values(rank, 10));
   add_row(states[0], "a", 3);
@@ -97,7 +97,7 @@ TEST(CommonItems, AreAnEmptyChunkAndTheChunkAtItsOffsets) {
   EXPECT_EQ(common_of(ranks_of(states)).ranks, (std::vector<std::vector<std::uint32_t>>{{10}, {10}}));
 }
 
-TEST(CommonItems, AreArchivesOfEqualOffsets) {
+TEST(CommonItems, ArchivesOfEqualOffsets) {
   std::vector<StateDict> states;
   for (std::size_t rank = 0; rank < 3; ++rank) states.push_back(own_values(rank, 10));
   const SerializedTensor whole{"whole", DType::kFloat32, {2, 8}};
@@ -109,7 +109,7 @@ TEST(CommonItems, AreArchivesOfEqualOffsets) {
   EXPECT_EQ(common_of(ranks_of(states)).ranks, (std::vector<std::vector<std::uint32_t>>{{10}, {10}, {}}));
 }
 
-TEST(DigestedPlan, IsReadBack) {
+TEST(DigestedPlan, ReadBackUnlessCutOff) {
   StateDict state;
   add_row(state, "a", 1);
   const Rank rank(state);
@@ -128,7 +128,7 @@ TEST(DigestedPlan, IsReadBack) {
   EXPECT_NE(std::string(read.error().what()).find("neither one file nor"), std::string::npos) << read.error().what();
 }
 
-TEST(CommonItems, AreAskedForByIndex) {
+TEST(CommonItems, RequestedByTheirIndex) {
   const std::vector<std::uint32_t> indices{0, 1, 7, 300, 301};
   EXPECT_EQ(decode_indices(encode_indices(indices), 302).value(), indices);
   EXPECT_EQ(decode_indices(encode_indices(indices), 301).error().code(), ErrorCode::kCorrupt);
@@ -150,7 +150,7 @@ TEST(CommonShare, AddsTheOwnItems) {
   }
 }
 
-TEST(CommonShare, IsReadBack) {
+TEST(CommonShare, ReadBackWithItsParts) {
   const Box part = Box::make({2, 0}, {1, 8}).value();
   const CommonShare share{{1, 4}, {{1, nullptr}, {4, std::make_shared<const Box>(part)}}};
   std::string message;
@@ -164,7 +164,7 @@ TEST(CommonShare, IsReadBack) {
   EXPECT_EQ(*read->written[1].part, part);
 }
 
-TEST(AssignedItems, HaveUpToTheMostDimensions) {
+TEST(AssignedItems, PartsOfUpToTheMostDimensions) {
   for (const std::size_t dimensions : {std::size_t{0}, kDimensionsMax}) {
     const Box part = Box::make(Extents(dimensions, 3), Extents(dimensions, 1)).value();
     std::string message;
@@ -234,7 +234,7 @@ void expect_equal_layouts(const std::vector<StateDict>& states) {
   EXPECT_EQ(layout_of(*shared), layout_of(joint_layout_of(ranks)));
 }
 
-TEST(SharedPlans, HaveTheLayoutOfAPlanOfAllItems) {
+TEST(SharedPlans, LayoutEqualsThatOfAWholePlan) {
   std::vector<StateDict> states;
   for (std::size_t rank = 0; rank < 4; ++rank) {
     states.push_back(own_values(rank, 5));
@@ -251,7 +251,7 @@ TEST(SharedPlans, HaveTheLayoutOfAPlanOfAllItems) {
 }
 
 // Replicas of several families, values, and empty shards, among many items of the ranks' own, in a random order.
-TEST(SharedPlans, OfRandomStatesHaveTheLayoutOfAPlanOfAllItems) {
+TEST(SharedPlans, LayoutEqualsForRandomStates) {
   std::mt19937 chance(7);
   const auto below = [&](unsigned limit) { return static_cast<unsigned>(chance() % limit); };
   for (int round = 0; round < 40; ++round) {
@@ -289,7 +289,7 @@ TEST(SharedPlans, OfRandomStatesHaveTheLayoutOfAPlanOfAllItems) {
   }
 }
 
-TEST(SharedPlans, ThatLeaveARowOutHaveNoLayout) {
+TEST(SharedPlans, MissingRowHasNoLayout) {
   std::vector<StateDict> states(2);
   add_row(states[0], "a", 0);
   add_row(states[1], "a", 2);
@@ -298,7 +298,7 @@ TEST(SharedPlans, ThatLeaveARowOutHaveNoLayout) {
   EXPECT_EQ(layout.error().code(), ErrorCode::kInvalidArgument);
 }
 
-TEST(SharedPlans, ThatWriteAnItemTwiceOrNotAtAllHaveNoLayout) {
+TEST(SharedPlans, EachItemIsWrittenExactlyOnce) {
   std::vector<StateDict> states(2);
   for (StateDict& state : states) add_value(state, "a", 1);
   const std::vector<Rank> ranks = ranks_of(states);

@@ -43,13 +43,13 @@ class LimitedArenas : public testing::Test {
   ArenaPool pool_{3, files_.limits()};
 };
 
-TEST_F(LimitedArenas, AreAsManyAsThereIsRoomFor) {
+TEST_F(LimitedArenas, AsManyAsThereIsRoomFor) {
   auto first = pool_.take(kSize).value();
   auto second = pool_.take(kSize).value();
   EXPECT_NE(first->id(), second->id());
 }
 
-TEST_F(LimitedArenas, AreWaitedForWhenThereIsNoRoomForMore) {
+TEST_F(LimitedArenas, WaitForAReturnWithoutRoom) {
   auto first = pool_.take(kSize).value();
   fill(*first);
   const std::uint64_t first_id = first->id();
@@ -67,7 +67,7 @@ TEST_F(LimitedArenas, AreWaitedForWhenThereIsNoRoomForMore) {
   EXPECT_EQ(pool_.arena_count(), 1U);
 }
 
-TEST_F(LimitedArenas, AreMadeWhenRoomBecomesFreeMeanwhile) {
+TEST_F(LimitedArenas, MadeWhenRoomBecomesFree) {
   auto first = pool_.take(kSize).value();
   fill(*first);
   files_.leave_in_task(kSize - 1);
@@ -78,7 +78,7 @@ TEST_F(LimitedArenas, AreMadeWhenRoomBecomesFreeMeanwhile) {
   EXPECT_NE(pool_.take(kSize, interrupted).value()->id(), first->id());
 }
 
-TEST_F(LimitedArenas, AreLookedForWhenOneComesBackAndNotEachTimeTheCallerIsAsked) {
+TEST_F(LimitedArenas, LookAgainAtAReturnAlone) {
   ArenaPool pool(3, files_.limits(), kNever);
   auto first = pool.take(kSize).value();
   fill(*first);
@@ -96,7 +96,7 @@ TEST_F(LimitedArenas, AreLookedForWhenOneComesBackAndNotEachTimeTheCallerIsAsked
   EXPECT_EQ(pool.arena_count(), 1U);
 }
 
-TEST_F(LimitedArenas, AreWaitedForNoLongerThanTheCallerSays) {
+TEST_F(LimitedArenas, WaitEndsAtTheCallersLimit) {
   auto first = pool_.take(kSize).value();
   fill(*first);
   files_.leave_in_task(kSize - 1);
@@ -107,7 +107,7 @@ TEST_F(LimitedArenas, AreWaitedForNoLongerThanTheCallerSays) {
   EXPECT_TRUE(pool_.take(kSize, {}, kShortWait));
 }
 
-TEST_F(LimitedArenas, AreWaitedForNoLongerThanTheCallerSaysWhenTheSizeIsKnownLate) {
+TEST_F(LimitedArenas, WaitOfALateSizeEndsAtTheLimit) {
   auto first = pool_.take(kSize).value();
   fill(*first);
   auto second = pool_.take({}).value();
@@ -119,7 +119,7 @@ TEST_F(LimitedArenas, AreWaitedForNoLongerThanTheCallerSaysWhenTheSizeIsKnownLat
   EXPECT_TRUE(pool_.take(kSize, {}, kShortWait));
 }
 
-TEST_F(LimitedArenas, AreLookedForOnceMoreWhenTheWaitEnds) {
+TEST_F(LimitedArenas, LookOnceMoreAtTheEndOfAWait) {
   ArenaPool pool(3, files_.limits(), kNever);
   auto first = pool.take(kSize).value();
   fill(*first);
@@ -131,7 +131,7 @@ TEST_F(LimitedArenas, AreLookedForOnceMoreWhenTheWaitEnds) {
   EXPECT_NE(pool.take(kSize, interrupted, kShortWait).value()->id(), first->id());
 }
 
-TEST_F(LimitedArenas, AreWaitedForWithoutALimitWhenMemoryIsNotTheReason) {
+TEST_F(LimitedArenas, WaitWithoutLimitIfRoomIsLeft) {
   ArenaPool pool(1, files_.limits());
   auto first = pool.take(kSize).value();
   int asked = 0;
@@ -143,7 +143,7 @@ TEST_F(LimitedArenas, AreWaitedForWithoutALimitWhenMemoryIsNotTheReason) {
   EXPECT_EQ(asked, 3);
 }
 
-TEST_F(LimitedArenas, CountTheReservedBytesOfUnfilledArenas) {
+TEST_F(LimitedArenas, CountReservedBytes) {
   auto first = pool_.take(kSize).value();
   files_.leave_in_task(kSize + kSize / 2);
   // The first arena still needs its pages: a second arena does not fit.
@@ -153,7 +153,7 @@ TEST_F(LimitedArenas, CountTheReservedBytesOfUnfilledArenas) {
   EXPECT_TRUE(pool_.take(kSize, stop));
 }
 
-TEST_F(LimitedArenas, AreRefusedWhenWaitingWouldNotHelp) {
+TEST_F(LimitedArenas, RefusedIfNoWaitWouldHelp) {
   auto first = pool_.take(kSize).value();
   fill(*first);
   files_.leave_in_task(kMiB);
@@ -171,7 +171,7 @@ TEST_F(LimitedArenas, AreRefusedWhenWaitingWouldNotHelp) {
   EXPECT_TRUE(pool_.take(kSize + kMiB / 2));
 }
 
-TEST_F(LimitedArenas, OfFreeOnesGiveBackTheirMemoryForAnother) {
+TEST_F(LimitedArenas, FreeArenasGiveTheirMemoryBack) {
   auto first = pool_.take(kSize).value();
   auto second = pool_.take(kSize).value();
   fill(*first);
@@ -189,7 +189,7 @@ TEST_F(LimitedArenas, OfFreeOnesGiveBackTheirMemoryForAnother) {
   EXPECT_EQ(other->bytes().size(), 0U);
 }
 
-TEST_F(LimitedArenas, ThatAreFilledNeedNoRoom) {
+TEST_F(LimitedArenas, FilledArenaNeedsNoRoom) {
   auto first = pool_.take(kSize).value();
   fill(*first);
   first.reset();
@@ -198,13 +198,13 @@ TEST_F(LimitedArenas, ThatAreFilledNeedNoRoom) {
   fill(*again);
 }
 
-TEST_F(LimitedArenas, ThatAreSmallAreNotRefused) {
+TEST_F(LimitedArenas, SmallArenaIsNotRefused) {
   files_.leave_in_task(0);
   auto arena = pool_.take(kMiB).value();
   EXPECT_TRUE(arena->make_present(0, kMiB));
 }
 
-TEST_F(LimitedArenas, StopGrowingAndReleaseMemoryWhenOtherProcessesTakeTheRoom) {
+TEST_F(LimitedArenas, StopToGrowWhenOthersTakeRoom) {
   auto arena = pool_.take(kSize).value();
   files_.leave_in_task(kMiB);
   ASSERT_TRUE(arena->make_present(0, 4 * kMiB));
@@ -219,7 +219,7 @@ TEST_F(LimitedArenas, StopGrowingAndReleaseMemoryWhenOtherProcessesTakeTheRoom) 
   EXPECT_LT(again->present_bytes(), kMiB);
 }
 
-TEST_F(LimitedArenas, AreExchangedWhenTheSizeIsKnownLateAndDoesNotFit) {
+TEST_F(LimitedArenas, ExchangedIfALateSizeDoesNotFit) {
   auto first = pool_.take(kSize).value();
   fill(*first);
   auto second = pool_.take({}).value();
@@ -237,7 +237,7 @@ TEST_F(LimitedArenas, AreExchangedWhenTheSizeIsKnownLateAndDoesNotFit) {
   EXPECT_EQ(second->bytes().size(), 4 * kSize);
 }
 
-TEST(Arenas, OfAPoolForAProcessAreShared) {
+TEST(Arenas, SharedInAPoolForAProcess) {
   ArenaPool pool(2);
   const auto of_threads = pool.take(kSize).value();
   EXPECT_FALSE(of_threads->is_shared());

@@ -44,7 +44,7 @@ class PreparedArenas : public testing::Test {
   PreparationOptions options_{std::chrono::hours(1), std::chrono::milliseconds(10), {}};
 };
 
-TEST_F(PreparedArenas, AreTakenByTheFirstSaveWithAllPages) {
+TEST_F(PreparedArenas, FirstSaveFindsAllPages) {
   options_.look_interval = options_.idle_max;  // a look would give the pages back under the pressure below
   const auto preparation = start();
   ASSERT_TRUE(comes_to_hold(kPrepared, 2 * kPrepared));
@@ -55,7 +55,7 @@ TEST_F(PreparedArenas, AreTakenByTheFirstSaveWithAllPages) {
   EXPECT_EQ(pool_.arena_count(), 1U);
 }
 
-TEST_F(PreparedArenas, KeepTheirPagesForASaveOfAnotherSize) {
+TEST_F(PreparedArenas, KeepPagesForAnotherSize) {
   const auto preparation = start();
   ASSERT_TRUE(comes_to_hold(kPrepared, 2 * kPrepared));
   auto larger = pool_.take(2 * kPrepared).value();
@@ -69,7 +69,7 @@ TEST_F(PreparedArenas, KeepTheirPagesForASaveOfAnotherSize) {
 }
 
 // The step `with` runs while the preparation holds the arena: the save waits for its end, and no longer.
-TEST_F(PreparedArenas, AreTakenOverFromAPreparationThatIsUnderWay) {
+TEST_F(PreparedArenas, WaitForARunningPreparation) {
   std::promise<void> holds;
   std::atomic<bool> was_used{false};
   ArenaPreparation::Steps steps;
@@ -86,7 +86,7 @@ TEST_F(PreparedArenas, AreTakenOverFromAPreparationThatIsUnderWay) {
   EXPECT_LE(arena->missing_bytes(), Arena::kSmallBytes);
 }
 
-TEST_F(PreparedArenas, AreNotMadeAfterASave) {
+TEST_F(PreparedArenas, NotPreparedAfterASave) {
   pool_.take(kMiB).value().reset();
   bool was_called = false;
   ArenaPreparation::Steps steps;
@@ -96,7 +96,7 @@ TEST_F(PreparedArenas, AreNotMadeAfterASave) {
   EXPECT_LT(pool_.free_bytes(), 2 * kMiB);
 }
 
-TEST_F(PreparedArenas, AreNotMadeWithoutRoomForTheProgram) {
+TEST_F(PreparedArenas, MadeOnlyWithRoomForTheProgram) {
   files_.leave_in_task(kRoomLeft);
   std::promise<void> began;
   ArenaPreparation::Steps steps;
@@ -107,21 +107,21 @@ TEST_F(PreparedArenas, AreNotMadeWithoutRoomForTheProgram) {
   EXPECT_EQ(pool_.arena_count(), 0U);
 }
 
-TEST_F(PreparedArenas, GiveTheirMemoryBackUnderPressure) {
+TEST_F(PreparedArenas, GiveMemoryBackUnderPressure) {
   const auto preparation = start();
   ASSERT_TRUE(comes_to_hold(kPrepared, 2 * kPrepared));
   files_.leave_in_task(kRoomLeft / 2 - 1);
   EXPECT_TRUE(comes_to_hold(0, kMiB));
 }
 
-TEST_F(PreparedArenas, GiveTheirMemoryBackWhenNoSaveComes) {
+TEST_F(PreparedArenas, GiveMemoryBackWithoutASave) {
   options_.idle_max = std::chrono::milliseconds(50);
   const auto preparation = start();
   ASSERT_TRUE(comes_to_hold(1, 2 * kPrepared));
   EXPECT_TRUE(comes_to_hold(0, kMiB));
 }
 
-TEST_F(PreparedArenas, GiveTheMemoryOfAnEarlierPreparationBack) {
+TEST_F(PreparedArenas, LaterPreparationFreesEarlier) {
   auto preparation = start();
   ASSERT_TRUE(comes_to_hold(kPrepared, 2 * kPrepared));
   options_.idle_max = std::chrono::milliseconds(50);
@@ -130,7 +130,7 @@ TEST_F(PreparedArenas, GiveTheMemoryOfAnEarlierPreparationBack) {
   EXPECT_TRUE(comes_to_hold(0, kMiB));
 }
 
-TEST_F(PreparedArenas, AreNotFreedOnceASaveHasCome) {
+TEST_F(PreparedArenas, KeptOnceASaveHasCome) {
   const auto preparation = start();
   ASSERT_TRUE(comes_to_hold(kPrepared, 2 * kPrepared));
   pool_.take(kPrepared).value().reset();

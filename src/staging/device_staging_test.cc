@@ -89,7 +89,8 @@ class DeviceStagingTest : public testing::Test {
   void expect_staged(const Arena& arena) const {
     for (std::size_t i = 0; i < items_.size(); ++i) {
       const auto staged = arena.bytes().subspan(items_[i].arena_offset, expected_[i].size());
-      EXPECT_TRUE(std::ranges::equal(staged, expected_[i])) << keys_[i];
+      if (staged.empty()) continue;
+      EXPECT_EQ(std::memcmp(staged.data(), expected_[i].data(), staged.size()), 0) << keys_[i];
     }
     EXPECT_EQ(arena.staged(), Arena::kAll);
   }
@@ -112,7 +113,7 @@ class DeviceStagingTest : public testing::Test {
   std::shared_ptr<device::Links> links_ = std::make_shared<device::Links>();
 };
 
-TEST_F(DeviceStagingTest, DevicesWriteIntoARegisteredArena) {
+TEST_F(DeviceStagingTest, WritesIntoARegisteredArena) {
   add_many();
   const auto target = arena(100);
   const auto devices = mark(17);
@@ -121,7 +122,7 @@ TEST_F(DeviceStagingTest, DevicesWriteIntoARegisteredArena) {
   EXPECT_EQ(fake_cuda_pageable_copies(), 0);
 }
 
-TEST_F(DeviceStagingTest, WithoutARegisteredArenaTheBytesGoThroughBounceBuffers) {
+TEST_F(DeviceStagingTest, BounceBuffersIfUnregistered) {
   add_many();
   const auto target = arena(0);
   const auto devices = mark(18);
@@ -130,7 +131,7 @@ TEST_F(DeviceStagingTest, WithoutARegisteredArenaTheBytesGoThroughBounceBuffers)
   EXPECT_EQ(fake_cuda_pageable_copies(), 0);
 }
 
-TEST_F(DeviceStagingTest, APartlyRegisteredArenaTakesBothWays) {
+TEST_F(DeviceStagingTest, PartlyRegisteredArena) {
   add_many();
   const auto target = arena(2);
   const auto devices = mark(19);
@@ -138,7 +139,7 @@ TEST_F(DeviceStagingTest, APartlyRegisteredArenaTakesBothWays) {
   expect_staged(*target);
 }
 
-TEST_F(DeviceStagingTest, ADriverThatRegistersNothingGivesTheSameBytes) {
+TEST_F(DeviceStagingTest, DriverThatRegistersNothing) {
   add_many();
   fake_cuda_fail("cuMemHostRegister_v2", 1, 2, 1);
   const auto target = arena(1);
@@ -147,12 +148,12 @@ TEST_F(DeviceStagingTest, ADriverThatRegistersNothingGivesTheSameBytes) {
   expect_staged(*target);
 }
 
-TEST_F(DeviceStagingTest, AStateOfTheCpuAloneHasNoDeviceSources) {
+TEST_F(DeviceStagingTest, CpuTensorsHaveNoDeviceSources) {
   add_of_cpu(100);
   EXPECT_EQ(mark(1), nullptr);
 }
 
-TEST_F(DeviceStagingTest, CopiesComeAfterTheTrainersEarlierWork) {
+TEST_F(DeviceStagingTest, CopiesFollowEarlierWork) {
   add(0, kMiB);
   const auto target = arena(10);
   expected_[0] = random_bytes(kMiB, 77);
@@ -162,7 +163,7 @@ TEST_F(DeviceStagingTest, CopiesComeAfterTheTrainersEarlierWork) {
   expect_staged(*target);
 }
 
-TEST_F(DeviceStagingTest, AFenceHoldsBackTheTrainersStreamAndNotItsThread) {
+TEST_F(DeviceStagingTest, FenceHoldsTheStreamAlone) {
   for (int i = 0; i < 3; ++i) add(i % 2, 20 * kMiB);
   const auto target = arena(100);
   const auto devices = mark(5);
@@ -179,7 +180,7 @@ TEST_F(DeviceStagingTest, AFenceHoldsBackTheTrainersStreamAndNotItsThread) {
   expect_staged(*target);
 }
 
-TEST_F(DeviceStagingTest, AFenceOnAStreamUnderCaptureIsRefused) {
+TEST_F(DeviceStagingTest, RefusesAFenceDuringACapture) {
   add(0, kMiB);
   const auto target = arena(10);
   const auto devices = mark(5);
@@ -190,7 +191,7 @@ TEST_F(DeviceStagingTest, AFenceOnAStreamUnderCaptureIsRefused) {
   EXPECT_EQ(fake_cuda_end_capture(trainers_[0]), 1);
 }
 
-TEST_F(DeviceStagingTest, AWriteBetweenTheCallAndTheCopyIsDetected) {
+TEST_F(DeviceStagingTest, DetectsAWriteBeforeTheCopy) {
   for (const std::uint64_t pieces : {0, 100}) {
     add(0, 3 * kMiB);
     add(0, 1000);
@@ -212,7 +213,7 @@ TEST_F(DeviceStagingTest, AWriteBetweenTheCallAndTheCopyIsDetected) {
   }
 }
 
-TEST_F(DeviceStagingTest, AStreamUnderCaptureIsRefusedByKey) {
+TEST_F(DeviceStagingTest, RefusesACaptureWithTheKey) {
   add(0, 100);
   fake_cuda_begin_capture(trainers_[0]);
   const auto devices = DeviceSources::mark(items_, links_, std::nullopt);
@@ -222,7 +223,7 @@ TEST_F(DeviceStagingTest, AStreamUnderCaptureIsRefusedByKey) {
   EXPECT_EQ(fake_cuda_end_capture(trainers_[0]), 1);
 }
 
-TEST_F(DeviceStagingTest, ATensorOnAnotherDeviceThanItsViewSaysIsRefused) {
+TEST_F(DeviceStagingTest, RefusesAViewOfAnotherDevice) {
   add(1, 100);
   views_[0].device.ordinal = 0;
   const auto devices = DeviceSources::mark(items_, links_, std::nullopt);
@@ -230,7 +231,7 @@ TEST_F(DeviceStagingTest, ATensorOnAnotherDeviceThanItsViewSaysIsRefused) {
   EXPECT_EQ(devices.error().actual(), "cuda:1");
 }
 
-TEST_F(DeviceStagingTest, AnErrorOfTheDriverNamesKeyAndDevice) {
+TEST_F(DeviceStagingTest, DriverErrorNamesKeyAndDevice) {
   add(1, 30 * kMiB);
   for (const std::uint64_t pieces : {0, 100}) {
     const auto target = arena(pieces);
@@ -244,7 +245,7 @@ TEST_F(DeviceStagingTest, AnErrorOfTheDriverNamesKeyAndDevice) {
   }
 }
 
-TEST_F(DeviceStagingTest, AnErrorOfTheTrainersKernelsFailsTheStaging) {
+TEST_F(DeviceStagingTest, FailedKernelFailsTheStaging) {
   add(1, 3 * kMiB);
   const auto target = arena(100);
   const auto devices = mark(1);
@@ -256,7 +257,7 @@ TEST_F(DeviceStagingTest, AnErrorOfTheTrainersKernelsFailsTheStaging) {
   EXPECT_TRUE(devices->settle(std::chrono::seconds(10)));
 }
 
-TEST_F(DeviceStagingTest, CopiesBehindAHangingKernelStallAndKeepTheirMemory) {
+TEST_F(DeviceStagingTest, HangingKernelStallsTheCopies) {
   stall_max_ = std::chrono::milliseconds(100);
   for (const std::uint64_t pieces : {0, 100}) {
     add(0, 3 * kMiB);
@@ -274,7 +275,7 @@ TEST_F(DeviceStagingTest, CopiesBehindAHangingKernelStallAndKeepTheirMemory) {
   }
 }
 
-TEST_F(DeviceStagingTest, NoCallWaitsForAHangingKernelAlthoughTheDriverRegistersNothing) {
+TEST_F(DeviceStagingTest, HangingKernelBlocksNoCall) {
   stall_max_ = std::chrono::milliseconds(100);
   fake_cuda_fail("cuMemHostRegister_v2", 1, 2, 1);
   add(0, 3 * kMiB);
@@ -289,14 +290,14 @@ TEST_F(DeviceStagingTest, NoCallWaitsForAHangingKernelAlthoughTheDriverRegisters
   EXPECT_TRUE(devices->settle(std::chrono::seconds(10)));
 }
 
-TEST_F(DeviceStagingTest, SamplesOfManyLargeTensorsTakeFewPlacesOfTheStream) {
+TEST_F(DeviceStagingTest, SamplesTakeFewPlacesOfAStream) {
   for (int i = 0; i < 1200; ++i) add(0, i % 4 == 0 ? 2 * kMiB : 1000);
   const auto devices = mark(1);
   EXPECT_LE(fake_cuda_calls("cuMemcpy2DAsync_v2") + fake_cuda_calls("cuMemcpyDtoHAsync_v2"), 300);
   EXPECT_TRUE(devices->settle(std::chrono::seconds(10)));
 }
 
-TEST_F(DeviceStagingTest, MemoryWithoutPagesIsNotRegistered) {
+TEST_F(DeviceStagingTest, RegistersNoMemoryWithoutPages) {
   const std::size_t before = fake_cuda_registered_bytes();
   auto made = Arena::make().value();
   made->fit(100 * kMiB).value();

@@ -24,7 +24,7 @@ std::vector<float> staged(const Arena& arena, std::uint64_t offset, std::size_t 
   return values;
 }
 
-TEST(SnapshotCopy, PutsEveryItemInItsPlaceForAnyThreads) {
+TEST(SnapshotCopy, PutsEveryItemInItsPlace) {
   const std::vector<float> large = counting(3'000'001);  // several portions, the last one short
   const std::vector<float> matrix = counting(1500 * 2000);
   const std::vector<float> small = counting(3);
@@ -71,7 +71,7 @@ TEST(SnapshotCopy, StopsWhenInterrupted) {
   }
 }
 
-TEST(Arena, KeepsAFittingSizeAndReleasesTwiceTheNeededSize) {
+TEST(Arena, ShrinksAtTwiceTheNeededSize) {
   const auto arena = Arena::make().value();
   ASSERT_TRUE(arena->fit(1 << 20));
   EXPECT_EQ(arena->bytes().size(), 1U << 20);
@@ -85,7 +85,7 @@ TEST(Arena, KeepsAFittingSizeAndReleasesTwiceTheNeededSize) {
   EXPECT_EQ(arena->bytes()[8192], std::byte{0});
 }
 
-TEST(ArenaPool, LendsArenasUpToTheLimitThenWaits) {
+TEST(ArenaPool, LendsUpToTheLimitThenWaits) {
   ArenaPool pool(2);
   const auto first = pool.take({}).value();
   auto second = pool.take({}).value();

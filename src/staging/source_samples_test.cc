@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <limits>
@@ -17,7 +18,7 @@ namespace cairn::staging {
 namespace {
 
 // One-dimensional tensors of bytes, placed one after another in an arena.
-class SourceSamplesOf : public testing::Test {
+class SamplesOfTensors : public testing::Test {
  protected:
   void add(std::uint64_t bytes, std::string key) {
     memories_.emplace_back(bytes, std::byte{1});
@@ -49,7 +50,7 @@ class SourceSamplesOf : public testing::Test {
   std::shared_ptr<Arena> arena_;
 };
 
-TEST_F(SourceSamplesOf, AgreeWithACopyOfTheSampledSource) {
+TEST_F(SamplesOfTensors, AgreeWithAnUnchangedSource) {
   for (const std::uint64_t bytes : {0UL, 1UL, 31UL, 33UL, 100UL, kMiB - 1, kMiB, kMiB + 1, 9 * kMiB + 5})
     add(bytes, "t");
   auto all = items();
@@ -63,7 +64,7 @@ TEST_F(SourceSamplesOf, AgreeWithACopyOfTheSampledSource) {
   }
 }
 
-TEST_F(SourceSamplesOf, AreAtLeastOneForEachTensorAndMiB) {
+TEST_F(SamplesOfTensors, TakenOfEachTensorAndMiB) {
   add(1, "small");
   EXPECT_EQ(SourceSamples::take(items(), 0).count(), 1U);
   add(10 * kMiB, "large");
@@ -72,7 +73,7 @@ TEST_F(SourceSamplesOf, AreAtLeastOneForEachTensorAndMiB) {
   EXPECT_EQ(SourceSamples::take(items(), 0).count(), 12U);
 }
 
-TEST_F(SourceSamplesOf, NoticeAWriteToAllOfATensorAndNameItsKey) {
+TEST_F(SamplesOfTensors, NameTheKeyOfAWrittenTensor) {
   add(5, "tiny");
   add(3000, "small");
   add(9 * kMiB + 5, "large");
@@ -80,7 +81,7 @@ TEST_F(SourceSamplesOf, NoticeAWriteToAllOfATensorAndNameItsKey) {
     for (std::uint64_t seed = 0; seed < 20; ++seed) {
       const auto all = items();
       const SourceSamples samples = SourceSamples::take(all, seed);
-      for (std::byte& byte : memories_[written]) byte ^= std::byte{1};
+      std::fill(memories_[written].begin(), memories_[written].end(), memories_[written][0] ^ std::byte{1});
       const Result<void> copied = copy(all, samples, 2);
       ASSERT_FALSE(copied);
       EXPECT_EQ(copied.error().code(), ErrorCode::kInvalidArgument);
@@ -92,7 +93,7 @@ TEST_F(SourceSamplesOf, NoticeAWriteToAllOfATensorAndNameItsKey) {
 
 // A part of the tensor is copied before the write, the rest after the write, for every MiB at which the write may
 // arrive.
-TEST_F(SourceSamplesOf, NoticeAWriteThatOvertakesTheCopy) {
+TEST_F(SamplesOfTensors, NoticeAWriteDuringTheCopy) {
   add(6 * kMiB, "large");
   for (std::uint64_t first = 0; first < 6; ++first) {
     const auto all = items();
@@ -103,7 +104,7 @@ TEST_F(SourceSamplesOf, NoticeAWriteThatOvertakesTheCopy) {
   }
 }
 
-TEST_F(SourceSamplesOf, NameAllKeysThatWereWrittenTo) {
+TEST_F(SamplesOfTensors, NameAllKeysThatWereWrittenTo) {
   for (int i = 0; i < 40; ++i) add(100, "key" + std::to_string(i));
   const auto all = items();
   const SourceSamples samples = SourceSamples::take(all, 1);
@@ -117,7 +118,7 @@ TEST_F(SourceSamplesOf, NameAllKeysThatWereWrittenTo) {
 
 // The trainer writes to the first tensor as soon as the staged mark covers the tensor; later tensors are still being
 // copied.
-TEST_F(SourceSamplesOf, DoNotMindAWriteAfterTheCopy) {
+TEST_F(SamplesOfTensors, IgnoreAWriteAfterTheCopy) {
   for (int i = 0; i < 8; ++i) add(4 * kMiB, "t");
   const auto all = items();
   const SourceSamples samples = SourceSamples::take(all, 1);
@@ -133,7 +134,7 @@ TEST_F(SourceSamplesOf, DoNotMindAWriteAfterTheCopy) {
   EXPECT_EQ(arena_->bytes()[0], std::byte{1});
 }
 
-TEST(SourceSamples, CompareBytesOfStridedTensorsAndOfNaNs) {
+TEST(SourceSamples, CompareStridedTensorsAndNaNs) {
   std::vector<float> memory(3000 * 500, std::numeric_limits<float>::quiet_NaN());
   for (std::size_t i = 0; i < memory.size(); i += 3) memory[i] = static_cast<float>(i);
   const TensorView transposed{memory.data(), DType::kFloat32, {500, 3000}, {1, 500}};
@@ -150,7 +151,7 @@ TEST(SourceSamples, CompareBytesOfStridedTensorsAndOfNaNs) {
   }
 }
 
-TEST(SnapshotCopy, IsNotStagedUntilConfirmed) {
+TEST(SnapshotCopy, NothingStagedUntilConfirmed) {
   const std::vector<float> memory(100, 1.0F);
   const TensorView view = TensorView::contiguous(memory.data(), DType::kFloat32, {100});
   const std::vector<CopyItem> items{{&view, {}, 0, "t"}};

@@ -36,7 +36,7 @@ TEST_F(OperationWatches, FindACallThatHasNotReturned) {
   EXPECT_EQ(watch_.overdue(kDeadlines)->what, "writing 'a'");
 }
 
-TEST_F(OperationWatches, AreContentWithSlowCallsThatReturn) {
+TEST_F(OperationWatches, AcceptSlowCallsThatReturn) {
   for (int write = 0; write < 20; ++write) {
     const Call call(watch_, Kind::kWrite, "writing", "a");
     pass(9s);
@@ -44,7 +44,7 @@ TEST_F(OperationWatches, AreContentWithSlowCallsThatReturn) {
   }
 }
 
-TEST_F(OperationWatches, GiveASyncItsOwnLimitAndLetOtherCallsWait) {
+TEST_F(OperationWatches, GiveASyncItsOwnLimit) {
   const Call name(watch_, Kind::kNames, "listing", ".");
   std::optional<Call> sync;
   sync.emplace(watch_, Kind::kSync, "syncing", "a");
@@ -65,7 +65,7 @@ TEST_F(OperationWatches, FindASyncThatHangs) {
   EXPECT_TRUE(is_overdue());
 }
 
-TEST_F(OperationWatches, JudgeAHeartbeatOnlyWhileTheSaveDoesNothingElse) {
+TEST_F(OperationWatches, JudgeAHeartbeatWithoutOthers) {
   const Call heartbeat(watch_, Kind::kHeartbeat, "touching", "lease");
   {
     const Call write(watch_, Kind::kNames, "renaming", "a");
@@ -77,7 +77,7 @@ TEST_F(OperationWatches, JudgeAHeartbeatOnlyWhileTheSaveDoesNothingElse) {
   EXPECT_TRUE(is_overdue());
 }
 
-TEST_F(OperationWatches, LeaveOutTheTimeInWhichTheProcessWasStopped) {
+TEST_F(OperationWatches, LeaveOutTheTimeOfAStop) {
   watch_.tick(now_);
   const Call call(watch_, Kind::kWrite, "writing", "a");
   watch_.tick(now_ += 1h);

@@ -36,7 +36,7 @@ TEST_F(RawRates, NoRequestStartsAfterTheTime) {
   EXPECT_EQ(written.rate(), 0);
 }
 
-TEST_F(RawRates, AShortFileAndAFullDiskAreErrors) {
+TEST_F(RawRates, RefuseAShortFileAndAFullDisk) {
   const RawRequests requests{.bytes = kRawRequestBytes, .name = "raw"};
   EXPECT_EQ(read_raw(file_.get(), buffers_, requests).error().code(), ErrorCode::kUnavailable);
   ErrorCode code = ErrorCode::kNoSpace;

@@ -115,7 +115,7 @@ TEST_P(StorageConformance, ReadsNothingBeyondTheEnd) {
 INSTANTIATE_TEST_SUITE_P(Storages, StorageConformance, testing::Bool(),
                          [](const auto& which) { return which.param ? "Posix" : "Model"; });
 
-TEST(PosixStorage, RefusesNamesThatLeaveTheDirectory) {
+TEST(PosixStorage, RefusesNamesThatLeadOutside) {
   const ScratchDirectory scratch;
   const auto storage = PosixStorage::make_directory(scratch.path()).value();
   for (const std::string_view name : {"", "/etc/passwd", "../x", "a/../../x", ".."}) {
@@ -188,7 +188,7 @@ void in_poorer_places(const std::function<void(PosixStorage&, const fs::path&)>&
   }
 }
 
-TEST(PosixStorage, PublishesWithoutOptionalFileSystemCalls) {
+TEST(PosixStorage, PublishesWithoutOptionalCalls) {
   in_poorer_places([](PosixStorage& storage, const fs::path&) {
     ASSERT_TRUE(storage.make_folder("mine"));
     ASSERT_TRUE(storage.create_whole("mine/a", "1", Durability::kDurable));
@@ -207,7 +207,7 @@ TEST(PosixStorage, PublishesWithoutOptionalFileSystemCalls) {
   });
 }
 
-TEST(PosixStorage, CreatesWholeFilesWithoutOptionalFileSystemCalls) {
+TEST(PosixStorage, CreatesWithoutOptionalCalls) {
   in_poorer_places([](PosixStorage& storage, const fs::path&) {
     ASSERT_TRUE(storage.create_whole("file", "1", Durability::kDurable));
     EXPECT_EQ(read_all(storage, "file"), "1");
@@ -218,7 +218,7 @@ TEST(PosixStorage, CreatesWholeFilesWithoutOptionalFileSystemCalls) {
   });
 }
 
-TEST(PosixStorage, RefusesLinksWithoutOptionalKernelCalls) {
+TEST(PosixStorage, RefusesLinksWithoutNewCalls) {
   in_poorer_places([](PosixStorage& storage, const fs::path& path) {
     ASSERT_TRUE(storage.make_folder("folder"));
     ASSERT_TRUE(storage.create_whole("folder/file", "1", Durability::kDurable));
@@ -235,7 +235,7 @@ TEST(PosixStorage, RefusesLinksWithoutOptionalKernelCalls) {
   });
 }
 
-TEST(PosixStorage, PublishesThoughTheAnswerWasLost) {
+TEST(PosixStorage, PublishesDespiteALostAnswer) {
   const ScratchDirectory scratch;
   const auto storage = PosixStorage::make_directory(scratch.path()).value();
   ASSERT_TRUE(storage->make_folder("mine"));
@@ -258,7 +258,7 @@ TEST(PosixStorage, PublishesThoughTheOldNameStays) {
   EXPECT_EQ(read_all(*storage, "final"), "1");
 }
 
-TEST(PosixStorage, AFailedPublishLeavesNoPlaceholder) {
+TEST(PosixStorage, FailedPublishLeavesNoFile) {
   const ScratchDirectory scratch;
   const auto storage = PosixStorage::make_directory(scratch.path()).value();
   ASSERT_TRUE(storage->create_whole("file", "1", Durability::kDurable));
@@ -269,7 +269,7 @@ TEST(PosixStorage, AFailedPublishLeavesNoPlaceholder) {
   EXPECT_EQ(read_all(*storage, "file"), "1");
 }
 
-TEST(PosixStorage, ListsNothingIfAFileCannotBeLookedAt) {
+TEST(PosixStorage, ListingFailsIfAStatFails) {
   for (const int error : {EIO, ESTALE, ENOENT}) {
     SCOPED_TRACE(std::strerror(error));
     const ScratchDirectory scratch;
@@ -293,7 +293,7 @@ TEST(PosixStorage, ListsNothingIfAFileCannotBeLookedAt) {
 }
 
 // pwrite accepts no byte, and reports no error.
-TEST(PosixStorage, FailsIfTheFileSystemTakesNoBytes) {
+TEST(PosixStorage, FailsIfNoByteIsWritten) {
   const ScratchDirectory scratch;
   const auto storage = PosixStorage::make_directory(scratch.path()).value();
   ASSERT_TRUE(storage->create_whole("old", "1", Durability::kDurable));
@@ -312,7 +312,7 @@ TEST(PosixStorage, FailsIfTheFileSystemTakesNoBytes) {
   EXPECT_EQ(read_all(*storage, "old"), "1");
 }
 
-TEST(PosixStorage, SyncsTheParentsOfANewDirectoryFromSeveralThreads) {
+TEST(PosixStorage, SyncsParentsInSeveralThreads) {
   constexpr int kRounds = 50;
   constexpr int kThreads = 4;
   const ScratchDirectory scratch;
@@ -332,7 +332,7 @@ TEST(PosixStorage, SyncsTheParentsOfANewDirectoryFromSeveralThreads) {
   }
 }
 
-TEST(PosixStorage, NamesTheParentThatCanNotBeSynced) {
+TEST(PosixStorage, NamesAParentThatFailsToSync) {
   const ScratchDirectory scratch;
   const auto made = PosixStorage::make_directory(scratch.path() / "parent" / "checkpoint").value();
   const auto opened = PosixStorage::open_directory(scratch.path() / "parent" / "checkpoint").value();
@@ -366,7 +366,7 @@ bool run_in_mount_below_proc(const std::function<bool(const fs::path&)>& work) {
   return true;
 }
 
-TEST(PosixStorage, SyncsAMountPointBelowAFileSystemThatCannotSync) {
+TEST(PosixStorage, SyncsBelowAnUnsyncableParent) {
   const bool ran = run_in_mount_below_proc([](const fs::path& place) {
     const os::Fd above(::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (fsync(above.get()) == 0) return false;  // the test would prove nothing
@@ -415,7 +415,7 @@ class SharedDirectory : public testing::Test {
   os::Fd directory_;
 };
 
-TEST_F(SharedDirectory, HasFoldersThatOnlyTheirOwnerMayEnter) {
+TEST_F(SharedDirectory, FoldersAdmitTheirOwnerAlone) {
   for (const mode_t mask : {0u, 022u, 077u}) {
     SCOPED_TRACE(mask);
     const mode_t before = umask(mask);
@@ -468,7 +468,7 @@ TEST_F(SharedDirectory, NoticesThatAFolderWasReplaced) {
   EXPECT_TRUE(fs::exists(scratch_.path() / "stolen/mark"));
 }
 
-TEST_F(SharedDirectory, RefusesToJoinTheFolderOfAnotherUser) {
+TEST_F(SharedDirectory, RefusesFoldersOfOtherUsers) {
   ASSERT_TRUE(open()->make_folder("folder"));
   replace("folder");
   const auto joined = open()->join_folder("folder");

@@ -29,7 +29,7 @@ struct Owned {
   std::promise<std::thread::id> dropped_;
 };
 
-TEST(WatchedThread, RunsItsTasksOnOneThreadOfItsOwn) {
+TEST(WatchedThread, RunsItsTasksOnOneThread) {
   WatchedThread thread("for a test");
   const auto carry_out = [&](WatchedThread::Task task) {
     return thread.post(std::move(task)) ? thread.wait(wait_on) : give_up();
@@ -48,7 +48,7 @@ TEST(WatchedThread, RunsItsTasksOnOneThreadOfItsOwn) {
   EXPECT_FALSE(thread.post([] {}));
 }
 
-TEST(WatchedThread, AnAbandonedThreadDropsTheMemoryOfItsTaskAndEnds) {
+TEST(WatchedThread, DropsTheTaskIfAbandoned) {
   std::promise<void> answer;  // of the hanging call
   std::promise<std::thread::id> dropped;
   auto ended = std::make_shared<std::promise<std::thread::id>>();  // shared with the thread
@@ -89,7 +89,7 @@ TEST(WatchedThread, ATaskMayDropTheLastOwner) {
   EXPECT_EQ(ended->get_future().wait_for(kGenerous), std::future_status::ready);
 }
 
-TEST(WatchedThread, AnExceptionOfTheJudgeGoesToTheCaller) {
+TEST(WatchedThread, PassesTheJudgesException) {
   std::promise<void> answer;
   WatchedThread thread("for a test");
   ASSERT_TRUE(thread.post([returned = answer.get_future().share()] { returned.wait(); }));

@@ -88,7 +88,7 @@ std::vector<Example> examples() {
   };
 }
 
-TEST(Messages, RoundTrip) {
+TEST(Messages, EncodedAndDecodedAgain) {
   for (const Example& example : examples()) EXPECT_EQ(example.recode(example.bytes), example.bytes) << example.name;
   const OutcomeMessage ready{0, std::string("bytes\0and more", 14)};
   EXPECT_EQ(decode_outcome_message(encode(ready)).value().outcome.value(), *ready.outcome);
@@ -117,7 +117,7 @@ TEST(Messages, SayAllThatASaveNeeds) {
   EXPECT_EQ(got.request.umask, 0137u);
 }
 
-TEST(Messages, CarryTheCommitPlanToTheWriterOfTheCoordinator) {
+TEST(Messages, CarryTheCommitPlan) {
   const commit::RankPlace place{1, 3, 1};
   StagedSample sample(3, 1000, place);
   const commit::SaveTicket ticket{sample.identity(), false};
@@ -134,7 +134,7 @@ TEST(Messages, CarryTheCommitPlanToTheWriterOfTheCoordinator) {
   EXPECT_NE(commit_request.render()->find("/somewhere"), std::string::npos);
 }
 
-TEST(Messages, ThatNameRanksBeyondTheirNumberAreRefused) {
+TEST(Messages, RefuseRanksOutOfRange) {
   BeginMessage begin = sample_begin();
   begin.request.place = {3, 3, 1};
   EXPECT_EQ(decode_begin(encode(begin)).error().code(), ErrorCode::kCorrupt);
@@ -144,7 +144,7 @@ TEST(Messages, ThatNameRanksBeyondTheirNumberAreRefused) {
   EXPECT_TRUE(decode_begin(encode(begin)));
 }
 
-TEST(Messages, ThatAreCutOffAreRefused) {
+TEST(Messages, RefusedIfCutOff) {
   for (const Example& example : examples()) {
     for (std::size_t length = 0; length < example.bytes.size(); ++length) {
       EXPECT_FALSE(example.recode(std::string_view(example.bytes).substr(0, length))) << example.name << " " << length;
@@ -152,11 +152,11 @@ TEST(Messages, ThatAreCutOffAreRefused) {
   }
 }
 
-TEST(Messages, WithTrailingBytesAreRefused) {
+TEST(Messages, RefusedWithTrailingBytes) {
   for (const Example& example : examples()) EXPECT_FALSE(example.recode(example.bytes + '\0')) << example.name;
 }
 
-TEST(Messages, ThatAreDamagedAreRefusedOrAreOtherMessages) {
+TEST(Messages, DamageNeverGivesTheSameMessage) {
   for (const Example& example : examples()) {
     for (std::size_t bit = 0; bit < 8 * example.bytes.size(); ++bit) {
       std::string damaged = example.bytes;
@@ -167,7 +167,7 @@ TEST(Messages, ThatAreDamagedAreRefusedOrAreOtherMessages) {
   }
 }
 
-TEST(Messages, OfAnotherVersionAreUnderstoodSoFarAsToSaySo) {
+TEST(Messages, HelloOfALaterVersionIsRead) {
   HelloMessage hello;
   hello.protocol_version = kProtocolVersion + 1;
   hello.cairn_version = "99";

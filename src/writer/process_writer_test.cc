@@ -121,7 +121,7 @@ void save_up_to(const std::filesystem::path& directory, bool staged, int report_
   while (true) pause();
 }
 
-TEST_F(ProcessWriters, CompleteAStagedSaveWhenTheTrainerIsKilled) {
+TEST_F(ProcessWriters, CompleteASaveOfAKilledTrainer) {
   for (const bool overwrite : {false, true}) {
     const ScratchDirectory scratch;
     if (overwrite) {
@@ -137,7 +137,7 @@ TEST_F(ProcessWriters, CompleteAStagedSaveWhenTheTrainerIsKilled) {
   }
 }
 
-TEST_F(ProcessWriters, LeaveNoFileOfAnUnstagedSaveWhenTheTrainerIsKilled) {
+TEST_F(ProcessWriters, LeaveNoFileOfAnUnstagedSave) {
   const ScratchDirectory scratch;
   Trainer trainer([&](int to) { save_up_to(scratch.path(), false, to, StagedSample(1)); });
   const pid_t writer = trainer.wait_for_report();
@@ -158,7 +158,7 @@ TEST_F(ProcessWriters, EndWithAnIdleTrainer) {
   EXPECT_EQ(wait_for_end_of(writer), 0);
 }
 
-TEST_F(ProcessWriters, AreNotKeptByAChildOfTheTrainer) {
+TEST_F(ProcessWriters, EndDespiteAChildOfTheTrainer) {
   int hold[2];
   ASSERT_EQ(pipe2(hold, O_CLOEXEC), 0);
   Trainer trainer([&](int to) {
@@ -181,7 +181,7 @@ TEST_F(ProcessWriters, AreNotKeptByAChildOfTheTrainer) {
   close(hold[0]);
 }
 
-TEST_F(ProcessWriters, AreInASessionOfTheirOwnAndKeepNothingOpen) {
+TEST_F(ProcessWriters, HaveASessionOfTheirOwn) {
   const ScratchDirectory scratch;
   ProcessWriter writer;
   StagedSample first(1);
@@ -196,7 +196,7 @@ TEST_F(ProcessWriters, AreInASessionOfTheirOwnAndKeepNothingOpen) {
   EXPECT_EQ(std::filesystem::read_symlink("/proc/" + std::to_string(id) + "/cwd"), "/");
 }
 
-TEST_F(ProcessWriters, LetGoOfAnArenaThatIsNoMore) {
+TEST_F(ProcessWriters, UnmapAnArenaAfterItsEnd) {
   const ScratchDirectory scratch;
   ProcessWriterOptions options;
   options.deadline = std::chrono::milliseconds(400);  // short, for frequent looks at the process
@@ -216,7 +216,7 @@ TEST_F(ProcessWriters, LetGoOfAnArenaThatIsNoMore) {
   EXPECT_FALSE(has_arena());
 }
 
-TEST_F(ProcessWriters, ThatAreKilledFailTheirSavesAndTheNextWorks) {
+TEST_F(ProcessWriters, NextSaveWorksAfterAKill) {
   const ScratchDirectory scratch;
   ProcessWriter writer;
   for (std::uint64_t number = 1; number <= 2; ++number) {
@@ -243,7 +243,7 @@ TEST_F(ProcessWriters, ThatAreKilledFailTheirSavesAndTheNextWorks) {
   EXPECT_EQ(checkpoint_in(scratch.path()), 3);
 }
 
-TEST_F(ProcessWriters, ThatAreKilledKeepNothingOpenThoughTheirSavesAreKept) {
+TEST_F(ProcessWriters, KillClosesFilesOfAKeptSave) {
   const ScratchDirectory scratch;
   ProcessWriter writer;
   StagedSample sample(1);
@@ -268,7 +268,7 @@ TEST_F(ProcessWriters, ThatAreKilledKeepNothingOpenThoughTheirSavesAreKept) {
   for (const auto& save : kept) save->abandon(Error(ErrorCode::kCancelled, "too late"));
 }
 
-TEST_F(ProcessWriters, ThatAreLostHaveNoOpenFileAtTheReport) {
+TEST_F(ProcessWriters, LossReportedWithoutOpenFiles) {
   const ScratchDirectory scratch;
   ProcessWriter writer;
   StagedSample lost(1);
@@ -280,7 +280,7 @@ TEST_F(ProcessWriters, ThatAreLostHaveNoOpenFileAtTheReport) {
   EXPECT_EQ(descriptors.get_future().get(), std::set<std::string>{});
 }
 
-TEST_F(ProcessWriters, ThatDieFailTheOtherRanksAtOnce) {
+TEST_F(ProcessWriters, DeathFailsTheOtherRanksAtOnce) {
   const ScratchDirectory scratch;
   ProcessWriter coordinator;
   ProcessWriter other;
@@ -304,7 +304,7 @@ TEST_F(ProcessWriters, ThatDieFailTheOtherRanksAtOnce) {
   EXPECT_EQ(checkpoint_in(scratch.path()), 0);
 }
 
-TEST_F(ProcessWriters, ThatDieBeforeASaveBeginsFailTheOtherRanksAtOnce) {
+TEST_F(ProcessWriters, DeathBeforeTheSaveBegins) {
   const ScratchDirectory scratch;
   ProcessWriter coordinator;
   ProcessWriter other;
@@ -328,7 +328,7 @@ TEST_F(ProcessWriters, ThatDieBeforeASaveBeginsFailTheOtherRanksAtOnce) {
   EXPECT_EQ(checkpoint_in(scratch.path()), 0);
 }
 
-TEST_F(ProcessWriters, ThatGiveNoSignOfLifeAreKilled) {
+TEST_F(ProcessWriters, SilentWriterIsKilled) {
   const ScratchDirectory scratch;
   ProcessWriterOptions options;
   options.deadline = std::chrono::milliseconds(300);
@@ -375,7 +375,7 @@ TEST_F(ProcessWriters, CompleteStagedSavesOnSigterm) {
   EXPECT_EQ(checkpoint_in(scratch.path() / "half"), 0);
 }
 
-TEST_F(ProcessWriters, WithoutGraceWithdrawStagedSaves) {
+TEST_F(ProcessWriters, NoGraceWithdrawsStagedSaves) {
   const ScratchDirectory scratch;
   ProcessWriterOptions options;
   options.grace = std::chrono::milliseconds(0);
@@ -392,7 +392,7 @@ TEST_F(ProcessWriters, WithoutGraceWithdrawStagedSaves) {
   EXPECT_EQ(checkpoint_in(scratch.path()), 0);
 }
 
-TEST_F(ProcessWriters, AChildMadeByForkHasNoPartInItsParentsSavesAndMayStartItsOwn) {
+TEST_F(ProcessWriters, ForkedChildStartsItsOwnWriter) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "the thread sanitizer does not bear threads in a child made by fork";
 #endif
@@ -420,7 +420,7 @@ TEST_F(ProcessWriters, AChildMadeByForkHasNoPartInItsParentsSavesAndMayStartItsO
   EXPECT_EQ(checkpoint_in(scratch.path() / "child"), 2);
 }
 
-TEST_F(ProcessWriters, AChildMadeByForkMayEndWithoutDoingHarm) {
+TEST_F(ProcessWriters, ForkedChildMayEndHarmlessly) {
   const ScratchDirectory scratch;
   auto writer = std::make_unique<ProcessWriter>();
   StagedSample sample(1);
@@ -439,7 +439,7 @@ TEST_F(ProcessWriters, AChildMadeByForkMayEndWithoutDoingHarm) {
   EXPECT_TRUE(end.wait());
 }
 
-TEST_F(ProcessWriters, AMissingExecutableIsAnErrorThatNamesTheSearchedPath) {
+TEST_F(ProcessWriters, NamesAMissingExecutable) {
   ProcessWriterOptions options;
   options.executable = "/nowhere/cairn-writer";
   ProcessWriter writer(options);
@@ -449,7 +449,7 @@ TEST_F(ProcessWriters, AMissingExecutableIsAnErrorThatNamesTheSearchedPath) {
   EXPECT_NE(std::string(save.error().what()).find("/nowhere/cairn-writer"), std::string::npos) << save.error().what();
 }
 
-TEST_F(ProcessWriters, AProgramThatIsNoWriterFailsTheSave) {
+TEST_F(ProcessWriters, AnotherProgramFailsTheSave) {
   for (const char* const program : {"/bin/true", "/bin/false"}) {
     ProcessWriterOptions options;
     options.executable = program;

@@ -10,6 +10,7 @@
 #include "commit/meeting/save_marks.h"
 #include "core/attempt.h"
 #include "core/checked.h"
+#include "events/listeners.h"
 #include "os/call_within.h"
 #include "os/page_buffer.h"
 #include "storage/open_directory.h"
@@ -264,6 +265,7 @@ void SaveThread::run_tasks_until_begin(std::unique_lock<std::mutex>& lock) {
 }
 
 void SaveThread::run() {
+  events::write_trace();  // the trainer's lines of this save
   {
     std::unique_lock lock(mutex_);
     run_tasks_until_begin(lock);
@@ -312,6 +314,7 @@ Result<commit::SaveTicket> SaveThread::do_claim(const ClaimRequest& request) {
 Result<void> SaveThread::do_begin(SaveRequest request) {
   if (request_) return out_of_order("begin sent twice");
   write_clock_ = {};
+  events::write_trace();  // the lines of a writer process
   const bool claimed = rank_save_ != nullptr;
   if (claimed != request.place.is_coordinator() || claimed != (request.layout->commit_plan != nullptr)) {
     return out_of_order("claim or commit plan missing at the coordinator, or sent by another rank");

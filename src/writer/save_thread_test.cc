@@ -83,7 +83,7 @@ TEST_F(SaveThreads, HurryWhileTheTrainerWaits) {
   EXPECT_GE(stood_back_.count(), 2u);  // the save's thread, and the writing threads
 }
 
-TEST_F(SaveThreads, StandBackFromTheBeginningIfTheTrainerGoesOn) {
+TEST_F(SaveThreads, StandBackForARunningTrainer) {
   begin(false);
   await_writing();
   EXPECT_GE(stood_back_.count(), 1u);
@@ -91,7 +91,7 @@ TEST_F(SaveThreads, StandBackFromTheBeginningIfTheTrainerGoesOn) {
 }
 
 // As prune() removes a directory that it has emptied.
-TEST_F(SaveThreads, MakeADirectoryAgainThatIsRemovedBeforeTheClaim) {
+TEST_F(SaveThreads, MakeARemovedDirectoryAgain) {
   const std::filesystem::path directory = scratch_.path() / "step-1";
   int openings = 0;
   const OpenDirectory open = [&](const std::string& name, bool make, mode_t umask) {

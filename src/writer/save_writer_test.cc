@@ -70,7 +70,7 @@ TEST_P(Writers, SaveTheStagedState) {
 }
 
 // The layout of a coordinator grows with the chunks of all ranks.
-TEST_P(Writers, SaveWithAMetadataLongerThanAMessage) {
+TEST_P(Writers, SendMetadataInSeveralMessages) {
   const ScratchDirectory scratch;
   const auto writer = make();
   constexpr std::size_t kKeyBytes = std::size_t{3} << 20;
@@ -133,7 +133,7 @@ std::map<std::string, mode_t> permissions_below(const std::filesystem::path& roo
   return found;
 }
 
-TEST_P(Writers, CreateFilesByTheUmaskOfEachSave) {
+TEST_P(Writers, ApplyTheUmaskOfEachSave) {
   const mode_t own = umask(027);  // of this process, and of the writer process at its start
   const auto writer = make();
   for (const mode_t asked : {077u, 002u, 027u}) {
@@ -163,7 +163,7 @@ TEST_P(Writers, CreateFilesByTheUmaskOfEachSave) {
   EXPECT_EQ(umask(own), 027u) << "the umask of the process is left alone";
 }
 
-TEST_P(Writers, LetSavesIntoDifferentDirectoriesOverlap) {
+TEST_P(Writers, OverlapSavesOfTwoDirectories) {
   const ScratchDirectory scratch;
   const auto writer = make();
   StagedSample slow(1);
@@ -180,7 +180,7 @@ TEST_P(Writers, LetSavesIntoDifferentDirectoriesOverlap) {
   EXPECT_EQ(checkpoint_in(scratch.path() / "quick"), 2);
 }
 
-TEST_P(Writers, CommitSavesIntoOneDirectoryInTheirOrder) {
+TEST_P(Writers, CommitInOrderInOneDirectory) {
   const ScratchDirectory scratch;
   const auto writer = make();
   StagedSample first(1);
@@ -202,7 +202,7 @@ TEST_P(Writers, CommitSavesIntoOneDirectoryInTheirOrder) {
   EXPECT_EQ(checkpoint_in(scratch.path()), 2);
 }
 
-TEST_P(Writers, DoNotLetASaveThatFailsHoldTheNext) {
+TEST_P(Writers, StartTheNextAfterAFailure) {
   const ScratchDirectory scratch;
   const auto writer = make();
   StagedSample first(1);
@@ -221,7 +221,7 @@ TEST_P(Writers, DoNotLetASaveThatFailsHoldTheNext) {
   EXPECT_EQ(checkpoint_in(scratch.path()), 2);
 }
 
-TEST_P(Writers, EndAbandonedSavesAndLeaveNoFile) {
+TEST_P(Writers, LeaveNoFileOfAnAbandonedSave) {
   const ScratchDirectory scratch;
   const auto writer = make();
   for (int steps = 0; steps <= 2; ++steps) {
@@ -364,7 +364,7 @@ TEST_P(Writers, GiveUpAnAbandonedClaim) {
   EXPECT_EQ(names_in(scratch.path()), std::vector<std::string>());
 }
 
-TEST_P(Writers, StandBackWhenTheTrainerDoesNotWaitAnyMore) {
+TEST_P(Writers, StandBackBehindARunningTrainer) {
   const ScratchDirectory scratch;
   const int niceness = getpriority(PRIO_PROCESS, 0);
   if (niceness > 12 || sched_getscheduler(0) != SCHED_OTHER) GTEST_SKIP() << "this process stands back itself";
@@ -386,7 +386,7 @@ TEST_P(Writers, StandBackWhenTheTrainerDoesNotWaitAnyMore) {
   EXPECT_FALSE(end.wait());
 }
 
-TEST_P(Writers, EndASaveWhoseFilesLieBeyondTheArena) {
+TEST_P(Writers, RefuseFilesBeyondTheArena) {
   const ScratchDirectory scratch;
   const auto writer = make();
   StagedSample sample(1);
@@ -405,7 +405,7 @@ TEST_P(Writers, EndASaveWhoseFilesLieBeyondTheArena) {
   EXPECT_EQ(names_in(scratch.path()), std::vector<std::string>());
 }
 
-TEST_P(Writers, OfSeveralRanksMeetInTheDirectory) {
+TEST_P(Writers, MeetWithAnotherRanksWriter) {
   const ScratchDirectory scratch;
   const auto coordinator = make();
   const auto other = make();

@@ -65,9 +65,9 @@ class Stalls : public testing::Test {
   std::shared_ptr<Blockade> blockade_ = std::make_shared<Blockade>();  // shared with the open storages
 };
 
-class StallsOf : public Stalls, public testing::WithParamInterface<Blockade::Call> {};
+class StalledCalls : public Stalls, public testing::WithParamInterface<Blockade::Call> {};
 
-TEST_P(StallsOf, FailTheSaveWhichNeverCommitsLater) {
+TEST_P(StalledCalls, FailTheSaveForGood) {
   const auto writer = make();
   StagedSample good(1);
   ASSERT_TRUE(save_now(*writer, good, directory_.path()));
@@ -88,12 +88,12 @@ TEST_P(StallsOf, FailTheSaveWhichNeverCommitsLater) {
   expect_only(3);
 }
 
-INSTANTIATE_TEST_SUITE_P(ByCall, StallsOf,
+INSTANTIATE_TEST_SUITE_P(ByCall, StalledCalls,
                          testing::Values(Blockade::Call::kWrite, Blockade::Call::kFinish, Blockade::Call::kPublish,
                                          Blockade::Call::kSync),
                          [](const auto& tested) { return "Call" + std::to_string(static_cast<int>(tested.param)); });
 
-TEST_F(Stalls, AreNoticedAfterATimeWithoutSaves) {
+TEST_F(Stalls, NoticedAfterAnIdleTime) {
   const auto writer = make();
   StagedSample good(1);
   ASSERT_TRUE(save_now(*writer, good, directory_.path()));
@@ -108,7 +108,7 @@ TEST_F(Stalls, AreNoticedAfterATimeWithoutSaves) {
   expect_only(1);
 }
 
-TEST_F(Stalls, OfTheRenameThatCommitsLeaveTheOutcomeUnknownAndSaySo) {
+TEST_F(Stalls, RenameLeavesAnUnknownOutcome) {
   const auto writer = make();
   blockade_->block(Blockade::Call::kReplace);
   StagedSample sample(1);
@@ -127,7 +127,7 @@ TEST_F(Stalls, OfTheRenameThatCommitsLeaveTheOutcomeUnknownAndSaySo) {
   expect_only(1);
 }
 
-TEST_F(Stalls, OfTheClaimEndTheCall) {
+TEST_F(Stalls, StalledClaimEndsTheCall) {
   const auto writer = make();
   blockade_->block(Blockade::Call::kOpenDirectory);
   const StagedSample sample(1);
@@ -141,7 +141,7 @@ TEST_F(Stalls, OfTheClaimEndTheCall) {
   expect_only(0);
 }
 
-TEST_F(Stalls, OfOneRankFailAll) {
+TEST_F(Stalls, StalledRankFailsAllRanks) {
   for (const std::uint32_t stuck : {0u, 1u}) {
     const auto hanging = make();
     ThreadWriter healthy;
@@ -179,7 +179,7 @@ TEST_F(Stalls, DoNotKeepTheProgramFromEnding) {
   expect_only(0);
 }
 
-TEST_F(Stalls, KeepTheirArenaUntilTheStallEnds) {
+TEST_F(Stalls, KeepTheArenaUntilTheEnd) {
   staging::ArenaPool pool(1);
   auto arena = pool.take({}).value();
   arena->note_stuck();

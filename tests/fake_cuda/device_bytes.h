@@ -13,12 +13,18 @@
 
 namespace cairn::fake_cuda {
 
+// Bytes that repeat themselves after a prime number of bytes: bytes in a wrong place differ.
 inline std::vector<std::byte> random_bytes(std::size_t count, std::uint64_t seed) {
+  constexpr std::size_t kPeriod = 65'521;
   std::mt19937_64 random(seed);
   std::vector<std::byte> bytes(count);
-  for (std::size_t i = 0; i < count; i += sizeof(std::uint64_t)) {
+  const std::size_t first = std::min(kPeriod, count);
+  for (std::size_t i = 0; i < first; i += sizeof(std::uint64_t)) {
     const std::uint64_t word = random();
-    std::memcpy(bytes.data() + i, &word, std::min(sizeof(word), count - i));
+    std::memcpy(bytes.data() + i, &word, std::min(sizeof(word), first - i));
+  }
+  for (std::size_t i = kPeriod; i < count; i += kPeriod) {
+    std::memcpy(bytes.data() + i, bytes.data(), std::min(kPeriod, count - i));
   }
   return bytes;
 }

@@ -12,7 +12,14 @@ from cairn import _engine
 from cairn._async import preparation
 from cairn._calls.arguments import Call, takes_storage_second
 from cairn._calls.split_keys import SplitKeys
-from cairn._calls.state_load import TRANSFORMED, Given, StateLoad, check_assignable, new_tensor
+from cairn._calls.state_load import (
+    TRANSFORMED,
+    Given,
+    StateLoad,
+    check_assignable,
+    new_tensor,
+    tell_failed_load,
+)
 from cairn._calls.torch_driver import load_by_protocol
 from cairn._directory import metadata_name, restarting
 from cairn._ranks.checkpoint_exceptions import as_checkpoint_exceptions
@@ -241,10 +248,11 @@ def load_states(
         directory, run = prepare_load(make_states, call, rules, ranks, entries, (terms, make_tensor))
         try:
             conversions = with_restarts(os.fsencode(directory), run.run, ranks)
-        except Unsupported as error:
-            if not _is_transformed(error, ranks):
-                raise
-            return load_states_by_protocol(lambda: run.state_dict)
+        except BaseException as error:
+            if isinstance(error, Unsupported) and _is_transformed(error, ranks):
+                return load_states_by_protocol(lambda: run.state_dict)
+            run.tell_failure(os.fsencode(directory), error, ranks)
+            raise
     engine_use.note(call.function, directory)
     watch.log(directory, run.size, ranks.rank, ranks.count)
     preparation.note_load(os.fsencode(directory), run.keys, run.size_of_save)
@@ -271,7 +279,11 @@ def prepare_load(
         options |= rules.options()
         options["allow_partial"] = allow_partial or not terms.strict
         options["renames"] = terms.renames
-        states = make_states()
+        try:
+            states = make_states()
+        except BaseException as error:
+            tell_failed_load(os.fsencode(directory), error, ranks)
+            raise
         check_state_dict(states)
         if not flattens:
             _refuse_terms(terms)

@@ -13,6 +13,7 @@ import atexit
 import functools
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -53,6 +54,7 @@ class AsyncLoad:
         self._waiting: dict[str, int] = {}  # by key: the entries that are not filled
         self._errors: dict[str, BaseException] = {}
         self._whole: TrackedFuture[list[tuple[str, int, int]]] = TrackedFuture()
+        self._texts: list[str] = []  # of warnings
         self._is_put_back = False
         for key in self._keys:
             self._waiting[key] = self._waiting.get(key, 0) + 1
@@ -88,6 +90,8 @@ class AsyncLoad:
             self._is_put_back = True
             self._entries.put_back()
             warn_of_conversions(conversions)
+            for text in self._texts:
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
         return None if self._load.is_strict else self._load.found
 
     def cancel(self) -> None:
@@ -114,7 +118,8 @@ class AsyncLoad:
         assert plan is not None
         try:
             with as_checkpoint_exceptions():
-                conversions, _ = plan.native.run(functools.partial(self._filled, plan.tensors), numbers)
+                filled = functools.partial(self._filled, plan.tensors)
+                conversions, self._texts = plan.native.run(filled, numbers)
                 plan.tensors.check_kept()
                 for error in self._errors.values():  # of targets that torch fills
                     raise error
@@ -237,7 +242,11 @@ def load_async(  # noqa: PLR0913 - most are those of load
             ranks = Ranks(process_group, no_dist)
             here.rank = ranks.rank
             directory, load = prepare_load(entries.resolve, call, rules, ranks, entries, (terms, new_tensor))
-            plan = with_restarts(os.fsencode(directory), load.plan, ranks)
+            try:
+                plan = with_restarts(os.fsencode(directory), load.plan, ranks)
+            except BaseException as error:
+                load.tell_failure(os.fsencode(directory), error, ranks)
+                raise
         entries.loaded = load.loaded if terms.selects else None
         entries.put_back(statefuls=False)
     engine_use.note(call.function, directory)

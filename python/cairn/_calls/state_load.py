@@ -5,7 +5,6 @@
 
 import contextlib
 import functools
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from cairn import _engine
 from cairn._async import preparation
 from cairn._calls.optimizer_entries import add_saved_entries
 from cairn._directory import open_to_load, warn_of_damage
-from cairn._ranks.ranks import Ranks
+from cairn._ranks.ranks import Ranks, reason_of
 from cairn._results.driver_attributes import fill_load_planner, fill_reader
 from cairn._results.lazy_metadata import LazyMetadata
 from cairn._state import per_rank
@@ -109,6 +108,7 @@ class StateLoad:
         self.found = LoadedKeys([], [])  # with terms that are not strict
         self.size = 0  # bytes that this rank has loaded
         self.size_of_save = 0  # bytes that this rank will write for the loaded tensors
+        self._has_events = False  # of the engine, with the end of the load
 
     @property
     def is_strict(self) -> bool:
@@ -125,7 +125,8 @@ class StateLoad:
             state = _engine.StateDict()
             prepared = self._prepare_all(directory, ranks, alone, (until_filled, state))
             with dcp_records.in_step("read_data", *self._given.step):
-                conversions, missing, texts = prepared.native.load(
+                self._has_events = True
+                conversions, missing = prepared.native.load(
                     state,
                     **self._options,
                     **ranks.options,
@@ -136,7 +137,7 @@ class StateLoad:
                     self._note(state, prepared, missing, 1 if alone else ranks.count)
                     prepared.tensors.finish(set(missing))
                     self._put_values(prepared, set(missing))
-            self._warn(prepared, texts, directory, may_be_empty=ranks.rank != 0 and not alone)
+            self._warn(prepared, directory, may_be_empty=ranks.rank != 0 and not alone)
         return conversions + prepared.tensors.conversions
 
     def plan(self, directory: bytes, ranks: Ranks, alone: bool) -> PlannedState:
@@ -146,6 +147,7 @@ class StateLoad:
         with contextlib.ExitStack() as until_put:
             state = _engine.StateDict()
             prepared = self._prepare_all(directory, ranks, alone, (until_put, state))
+            self._has_events = True
             planned = _engine.plan_load(
                 prepared.native,
                 state,
@@ -157,8 +159,13 @@ class StateLoad:
             self._note(state, prepared, planned.missing, 1 if alone else ranks.count)
             self._put_values(prepared, set(planned.missing))
             values = {leaf.fqn: leaf.value for leaf in flatten(self.state_dict, prepared.rules)}
-            self._warn(prepared, [], directory, may_be_empty=ranks.rank != 0 and not alone)
+            self._warn(prepared, directory, may_be_empty=ranks.rank != 0 and not alone)
         return PlannedState(planned, state, prepared.tensors, prepared.native, values)
+
+    def tell_failure(self, directory: bytes, error: BaseException, ranks: Ranks) -> None:
+        """Makes the events of the failed load, unless the engine has made its "failed"."""
+        if not self._has_events:
+            tell_failed_load(directory, error, ranks)
 
     def _prepare_all(
         self,
@@ -183,6 +190,7 @@ class StateLoad:
     ) -> _Prepared:
         """Reads and decodes the values, and describes the tensors in the StateDict of `into`."""
         until_filled, state = into
+        self._has_events = False
         model = MODEL_INDEX if reads_model(self._given.reader) else None
         native = open_to_load(directory, ranks.rank if alone else None, model)
         if native.has_transforms:
@@ -263,10 +271,8 @@ class StateLoad:
         fill_load_planner(planner, self.state_dict, leaves, metadata, rank)
         fill_reader(reader, metadata, rank, use_collectives=not alone)
 
-    def _warn(self, prepared: _Prepared, texts: list[str], directory: bytes, *, may_be_empty: bool) -> None:
+    def _warn(self, prepared: _Prepared, directory: bytes, *, may_be_empty: bool) -> None:
         warn_of_damage(prepared.native)
-        for text in texts:
-            warnings.warn(text, RuntimeWarning, stacklevel=4)
         if self._flattens and not self._terms.selects:
             checkpoint = prepared.checkpoint
             warn_of_ignored(self.state_dict, checkpoint, len(self.loaded), directory, may_be_empty=may_be_empty)
@@ -292,9 +298,16 @@ class StateLoad:
                 add_payload_target(state, leaf.path, leaf.value)
             else:
                 state.add_serialized_value(leaf.path, b"")
-        _, missing, _ = checkpoint.load(state, **self._options)
+        self._has_events = True
+        _, missing = checkpoint.load(state, **self._options)
+        self._has_events = False
         absent = set(missing)
         return [(leaf, state.payload(i)) for i, leaf in enumerate(leaves) if state.fqn(i) not in absent]
+
+
+def tell_failed_load(directory: bytes, error: BaseException, ranks: Ranks) -> None:
+    """Makes the events of a load that has failed before the engine's load."""
+    _engine.tell_failed_load(directory, reason_of(error), **ranks.options)
 
 
 def check_assignable(container: Any, place: Any, fqn: str) -> None:

@@ -119,7 +119,7 @@ class TorchSaveTensors:
             else:
                 targets.add_part((box.key,), target, shape, box.offsets)
         read = [(target, part_of(self._opaque(box.key), box.offsets, box.sizes)) for box, target in opaque]
-        conversions, _, _ = self._checkpoint.load(state, allow_cast=True)
+        conversions, _ = self._checkpoint.load(state, allow_cast=True)
         targets.finish(set())
         for target, part in read:
             target.copy_(part)
@@ -138,7 +138,7 @@ class TorchSaveTensors:
         state = _engine.StateDict()
         targets = TensorTarget(state)
         targets.add((key,), tensor)
-        conversions, _, _ = self._checkpoint.load(state, allow_cast=True)
+        conversions, _ = self._checkpoint.load(state, allow_cast=True)
         targets.finish(set())
         warn_of_conversions(conversions)
         return tensor

@@ -163,7 +163,7 @@ class ItemReader:
             offsets = [first + inside for first, inside in zip(chunk.offsets, item.storage_offsets, strict=True)]
             targets.add_part((chunk.key,), target, chunk.shape, offsets)
         if len(state):
-            conversions, _, _ = self._checkpoint.load(state, **self._options, take_archive=targets.take_archive)
+            conversions, _ = self._checkpoint.load(state, **self._options, take_archive=targets.take_archive)
             self.conversions += conversions + targets.conversions
             targets.finish(set())
         for item, target in resolved:

@@ -35,7 +35,7 @@ class UnsyncedCommit final : public storage::ViewStorage {
   bool failed_ = false;
 };
 
-TEST_F(RankSaves, KeepBothCheckpointsIfNoRankCanSyncTheCommitOfADeadCoordinator) {
+TEST_F(RankSaves, KeepBothIfTheCommitIsUnsynced) {
   save_well(1);
   const auto old_files = read_metadata_in_place(*storage_).value().record->files;
   TicketPipe tickets;
@@ -70,7 +70,7 @@ void replace_folder_as_other_user(const std::filesystem::path& directory, std::u
   ASSERT_EQ(chown((directory / folder).c_str(), kOtherUser, kOtherUser), 0);
 }
 
-TEST_F(RankSaves, FailOnAllIfAnotherUserReplacesTheFolder) {
+TEST_F(RankSaves, FailIfAUserReplacesTheFolder) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to make a folder of another user";
   save_well(1);
   GroupSave group = save(2, 3);
@@ -97,7 +97,7 @@ TEST_F(RankSaves, FailOnAllIfAnotherUserReplacesTheFolder) {
   expect_only(1);
 }
 
-TEST_F(RankSaves, LetNoRankEnterTheFolderOfAnotherUser) {
+TEST_F(RankSaves, EnterNoFolderOfAnotherUser) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to make a folder of another user";
   const auto coordinator = RankSave::claim(open(), save_number(1), 0).value();
   replace_folder_as_other_user(directory_.path(), 1);

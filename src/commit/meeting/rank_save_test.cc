@@ -32,14 +32,14 @@ namespace {
 using namespace std::chrono_literals;
 using storage::ModelStorage;
 
-TEST_F(RankSaves, AloneIsCommitted) {
+TEST_F(RankSaves, AreCommittedByASingleRank) {
   save_well(1, 1);
   expect_only(1, 1);
   save_well(2, 1);
   expect_only(2, 1);
 }
 
-TEST_F(RankSaves, TogetherAreCommittedByAnyCoordinator) {
+TEST_F(RankSaves, AreCommittedByAnyCoordinator) {
   int number = 0;
   for (const std::uint32_t coordinator : {0u, 2u, 1u}) {
     expect_all_saved(save(static_cast<std::uint64_t>(++number), 3, coordinator).run());
@@ -73,7 +73,7 @@ TEST_F(RankSaves, FailOnAllIfOneIsDropped) {
   expect_only(1);
 }
 
-TEST_F(RankSaves, FailOnAllIfTheCoordinatorHasNoBytes) {
+TEST_F(RankSaves, FailIfTheCoordinatorHasNoBytes) {
   save_well(1);
   GroupSave group = save(2, 3, 1);
   std::latch others_have_entered(2);
@@ -111,7 +111,7 @@ TEST_F(RankSaves, FailOnAllWithoutACommitRequest) {
   expect_only(0);
 }
 
-TEST_F(RankSaves, NameTheCoordinatorThatGivesUpBeforeItsEntry) {
+TEST_F(RankSaves, NameACoordinatorGivingUpEarly) {
   auto coordinator = RankSave::claim(open(), save_number(1), 1).value();
   const auto save = RankSave::join(open(), coordinator->ticket());
   ASSERT_TRUE(save->enter({0, 2, 1}));
@@ -123,7 +123,7 @@ TEST_F(RankSaves, NameTheCoordinatorThatGivesUpBeforeItsEntry) {
 }
 
 // The failing rank has no files: the coordinator takes the lease of such a rank for its agreement.
-TEST_F(RankSaves, FailIfARankWithoutFilesFailsBeforeItsEntry) {
+TEST_F(RankSaves, FailIfAnEmptyRankFailsEarly) {
   auto coordinator = RankSave::claim(open(), save_number(1), 0).value();
   const SaveTicket ticket = coordinator->ticket();
   const auto save = RankSave::join(open(), ticket);
@@ -151,7 +151,7 @@ TEST_F(RankSaves, FailOnAllIfOneCannotPublish) {
   }
 }
 
-TEST_F(RankSaves, FailWithoutTheReasonIfTheDiskHasNoRoomForTheReason) {
+TEST_F(RankSaves, FailWithoutAReasonOnAFullDisk) {
   save_well(1);
   GroupSave group = save(2, 3);
   group.opened_by[1] = [this] { return std::make_unique<storage::FullStorage>(open()); };
@@ -159,7 +159,7 @@ TEST_F(RankSaves, FailWithoutTheReasonIfTheDiskHasNoRoomForTheReason) {
   expect_only(1);
 }
 
-TEST_F(RankSaves, FailARankThatEntersAfterTheFailure) {
+TEST_F(RankSaves, FailARankThatEntersLate) {
   save_well(1);
   GroupSave group = save(2, 3);
   ASSERT_TRUE(storage_->create_whole(group.name_of(0), "others", Durability::kBuffered));
@@ -173,7 +173,7 @@ TEST_F(RankSaves, FailARankThatEntersAfterTheFailure) {
   expect_only(1);
 }
 
-TEST_F(RankSaves, ReadADecisionThatIsWrittenAtALaterAttempt) {
+TEST_F(RankSaves, ReadADecisionWrittenLater) {
   save_well(1);
   GroupSave group([this] { return std::make_unique<storage::StorageThatGetsRoom>(open()); }, 3, 0);
   group.claim(save_number(2));
@@ -191,7 +191,7 @@ TEST_F(RankSaves, FailIfOneNeverTakesPart) {
   expect_only(1);
 }
 
-TEST_F(RankSaves, RefuseARankWithADifferentDirectory) {
+TEST_F(RankSaves, RefuseARankInAnotherDirectory) {
   storage::ScratchDirectory elsewhere;
   GroupSave group = save(1, 3);
   group.options.deadlines.progress = 300ms;
@@ -234,7 +234,7 @@ TEST_F(RankSaves, StopWhenOneIsInterrupted) {
   }
 }
 
-TEST_F(RankSaves, OfOneJobAreCommittedInTheirOrder) {
+TEST_F(RankSaves, AreCommittedInTheJobsOrder) {
   GroupSave first = save(1, 2);
   GroupSave second = save(2, 2);
   std::promise<void> first_has_ended;
@@ -247,7 +247,7 @@ TEST_F(RankSaves, OfOneJobAreCommittedInTheirOrder) {
   expect_only(2, 2);
 }
 
-TEST_F(RankSaves, OfTwoJobsTheLaterToCommitWithdraws) {
+TEST_F(RankSaves, LaterCommitOfTwoJobsWithdraws) {
   GroupSave group = save(1, 3);
   GroupSave other(opening(), 1, 0);
   group.may_commit = [&] {
@@ -258,7 +258,7 @@ TEST_F(RankSaves, OfTwoJobsTheLaterToCommitWithdraws) {
   expect_only(5, 1);
 }
 
-TEST_F(RankSaves, FailIfAWriterIsKilledBeforePublishing) {
+TEST_F(RankSaves, FailIfKilledBeforePublishing) {
   for (const int before : {0, 1}) {
     if (before == 1) save_well(1);
     bool killed = false;
@@ -268,7 +268,7 @@ TEST_F(RankSaves, FailIfAWriterIsKilledBeforePublishing) {
   }
 }
 
-TEST_F(RankSaves, AreCommittedIfAWriterIsKilledAfterPublishing) {
+TEST_F(RankSaves, SucceedIfKilledAfterPublishing) {
   for (const int number : {1, 2}) {
     bool killed = false;
     expect_all_saved(save_with_process(static_cast<std::uint64_t>(number), 1, dying(Moment::kAfterPublish), killed));
@@ -277,7 +277,7 @@ TEST_F(RankSaves, AreCommittedIfAWriterIsKilledAfterPublishing) {
   }
 }
 
-TEST_F(RankSaves, FailIfTheCoordinatorIsKilledBeforeItsRename) {
+TEST_F(RankSaves, FailIfKilledBeforeTheRename) {
   for (const int before : {0, 1}) {
     if (before == 1) save_well(1);
     bool killed = false;
@@ -289,7 +289,7 @@ TEST_F(RankSaves, FailIfTheCoordinatorIsKilledBeforeItsRename) {
   }
 }
 
-TEST_F(RankSaves, AreCommittedIfTheCoordinatorIsKilledAfterItsRename) {
+TEST_F(RankSaves, SucceedIfKilledAfterTheRename) {
   for (const int number : {1, 2}) {
     bool killed = false;
     const Reports reports =
@@ -303,7 +303,7 @@ TEST_F(RankSaves, AreCommittedIfTheCoordinatorIsKilledAfterItsRename) {
 
 // A writer dies at each operation in turn: the other ranks agree on the outcome, and the next save removes the
 // leftovers.
-TEST_F(RankSaves, SurviveTheDeathOfAWriterAtAnyOperation) {
+TEST_F(RankSaves, SurviveAWritersDeathAnywhere) {
   save_well(1);
   std::uint64_t number = 1;
   for (const std::uint32_t rank : {0u, 1u}) {
@@ -323,7 +323,7 @@ TEST_F(RankSaves, SurviveTheDeathOfAWriterAtAnyOperation) {
 }
 
 // A power cut stops all writers at once, at each operation of each writer in turn.
-TEST(RankSavesOnAModel, LeaveTheOldOrTheNewCheckpointAfterAPowerCut) {
+TEST(RankSaveFaults, PowerCutLeavesOldOrNew) {
   for (std::uint64_t crash_at = 0;; ++crash_at) {
     SCOPED_TRACE(testing::Message() << "crash_at=" << crash_at);
     ModelStorage disk;
@@ -351,7 +351,7 @@ TEST(RankSavesOnAModel, LeaveTheOldOrTheNewCheckpointAfterAPowerCut) {
   }
 }
 
-TEST(RankSavesOnAModel, AgreeWhenAnyOperationFails) {
+TEST(RankSaveFaults, RanksAgreeOnAFailedOperation) {
   for (std::uint64_t number = 0;; ++number) {
     SCOPED_TRACE(testing::Message() << "number=" << number);
     ModelStorage disk;
@@ -376,7 +376,7 @@ TEST(RankSavesOnAModel, AgreeWhenAnyOperationFails) {
   }
 }
 
-TEST(RankSavesOnAModel, LoseNothingAndAgreeWheneverTheCoordinatorRunsOutOfMemory) {
+TEST(RankSaveFaults, CoordinatorRunsOutOfMemory) {
   for (int number = 0;; ++number) {
     SCOPED_TRACE(testing::Message() << "number=" << number);
     ModelStorage disk;

@@ -52,7 +52,7 @@ class WaitOfRanks : public testing::Test {
   SaveMarks marks_{counting_, claim_->ticket().identity.save_id};
 };
 
-TEST_F(WaitOfRanks, ForTheDecisionTakesAtMostTwoCallsPerSecondInTheLongRun) {
+TEST_F(WaitOfRanks, TakesTwoCallsPerSecondAtMost) {
   DecisionWatch watch(counting_, marks_, {claim_->ticket().identity.save_id, 0, Durability::kDurable}, {});
   const auto wait = [&](std::chrono::seconds duration) {
     for (const auto end = Clock::now() + duration; Clock::now() < end;) {
@@ -88,7 +88,7 @@ TEST_F(WaitOfRanks, SeesADecisionWithoutAHint) {
   EXPECT_FALSE(decision->failure);
 }
 
-TEST_F(WaitOfRanks, ForFilesAsksForAPartOfTheRanksAtEachLook) {
+TEST_F(WaitOfRanks, AsksForAPartOfTheRanks) {
   constexpr std::uint32_t kRanks = 4000;
   const auto met = meet(kRanks, [] { return true; });  // after the first look
   ASSERT_FALSE(met);
@@ -107,7 +107,7 @@ TEST_F(WaitOfRanks, EndsAtAFailureWithoutAHint) {
   EXPECT_EQ(met.error().rank(), 30u);
 }
 
-TEST_F(WaitOfRanks, ForFilesInPlaceTakesAFewCallsPerRank) {
+TEST_F(WaitOfRanks, TakesAFewCallsPerRank) {
   constexpr std::uint32_t kRanks = 2000;
   for (const auto& names : names_of(kRanks)) publish(names.front());
   const auto met = meet(kRanks, {});
@@ -117,7 +117,7 @@ TEST_F(WaitOfRanks, ForFilesInPlaceTakesAFewCallsPerRank) {
   EXPECT_LE(calls_, 4 * kRanks);
 }
 
-TEST_F(WaitOfRanks, EndsAtTheFailureOfAnyOfManyRanks) {
+TEST_F(WaitOfRanks, EndsAtTheFailureOfAnyRank) {
   ASSERT_TRUE(marks_.write_failure(1999, Error(ErrorCode::kNoSpace, "the disk is full")));
   const auto met = meet(2000, {});
   ASSERT_FALSE(met);
@@ -125,7 +125,7 @@ TEST_F(WaitOfRanks, EndsAtTheFailureOfAnyOfManyRanks) {
   EXPECT_EQ(met.error().rank(), 1999u);
 }
 
-TEST_F(WaitOfRanks, FindsADeadRankThatIsNotTheFirst) {
+TEST_F(WaitOfRanks, FindsADeadRankAmongMany) {
   leave_dead_lease(disk_, marks_.folder(), rank_lease_name(700));
   const auto met = meet(1000, {});
   ASSERT_FALSE(met);

@@ -53,7 +53,7 @@ class NotingStorage final : public storage::ViewStorage {
   Gate& gate_;
 };
 
-class ACoordinator : public testing::Test {
+class MeetingCoordinator : public testing::Test {
  protected:
   void claim(std::uint32_t count) {
     auto transaction = claim_checkpoint(*member_.storage, identity_).value();
@@ -97,7 +97,7 @@ class ACoordinator : public testing::Test {
   RankSaveOptions options_;
 };
 
-TEST_F(ACoordinator, CommitsAloneAndRemovesItsFolder) {
+TEST_F(MeetingCoordinator, CommitsAloneAndCleansUp) {
   SaveFence fence;
   member_.fence = &fence;
   claim(1);
@@ -109,7 +109,7 @@ TEST_F(ACoordinator, CommitsAloneAndRemovesItsFolder) {
   EXPECT_EQ(fence.give_up(), SaveFence::GivenUp::kCommitted);
 }
 
-TEST_F(ACoordinator, AsksForThePermissionWhenItsFilesAreInPlace) {
+TEST_F(MeetingCoordinator, AsksWhenItsFilesAreInPlace) {
   claim(1);
   bool was_in_place = false;
   ASSERT_TRUE(lead([&]() -> Result<void> {
@@ -119,7 +119,7 @@ TEST_F(ACoordinator, AsksForThePermissionWhenItsFilesAreInPlace) {
   EXPECT_TRUE(was_in_place);
 }
 
-TEST_F(ACoordinator, WithdrawsItsFilesWithoutThePermissionToCommit) {
+TEST_F(MeetingCoordinator, WithdrawsWithoutPermission) {
   claim(1);
   const auto report = lead([]() -> Result<void> { return Error(ErrorCode::kSuperseded, "a later save is in place"); });
   ASSERT_FALSE(report);
@@ -127,7 +127,7 @@ TEST_F(ACoordinator, WithdrawsItsFilesWithoutThePermissionToCommit) {
   expect_nothing();
 }
 
-TEST_F(ACoordinator, CommitsNothingThatWasGivenUp) {
+TEST_F(MeetingCoordinator, CommitsNothingThatWasGivenUp) {
   SaveFence fence;
   member_.fence = &fence;
   claim(1);
@@ -140,7 +140,7 @@ TEST_F(ACoordinator, CommitsNothingThatWasGivenUp) {
   expect_nothing();
 }
 
-TEST_F(ACoordinator, RefusesToCommitOtherFilesThanTheRanksWrite) {
+TEST_F(MeetingCoordinator, RefusesOtherFilesThanWritten) {
   for (const std::size_t count : {std::size_t{0}, std::size_t{2}, std::size_t{1}}) {
     claim(1);
     request_.files.resize(count);
@@ -152,7 +152,7 @@ TEST_F(ACoordinator, RefusesToCommitOtherFilesThanTheRanksWrite) {
   }
 }
 
-TEST_F(ACoordinator, ReportsTheFailureOfARankToAllRanks) {
+TEST_F(MeetingCoordinator, ReportsARanksFailureToAll) {
   claim(2);
   ASSERT_TRUE(member_.marks.write_failure(1, Error(ErrorCode::kNoSpace, "the disk is full")));
   const auto report = lead();
@@ -164,7 +164,7 @@ TEST_F(ACoordinator, ReportsTheFailureOfARankToAllRanks) {
   expect_nothing();
 }
 
-TEST_F(ACoordinator, StopsWritingWhenARankHasFailed) {
+TEST_F(MeetingCoordinator, StopsWritingWhenARankHasFailed) {
   claim(2);
   ASSERT_TRUE(member_.marks.write_failure(1, Error(ErrorCode::kNoSpace, "the disk is full")));
   gate_.is_used = true;
@@ -178,7 +178,7 @@ TEST_F(ACoordinator, StopsWritingWhenARankHasFailed) {
   EXPECT_FALSE(is_writing_on) << "the failure is the interruption";
 }
 
-TEST_F(ACoordinator, StopsWaitingForAMissingRankOnInterrupt) {
+TEST_F(MeetingCoordinator, StopsWaitingOnInterrupt) {
   claim(2);
   options_.write.interrupted = [this] { return member_.progress.phase == SavePhase::kWaiting; };
   const auto report = lead();
@@ -188,7 +188,7 @@ TEST_F(ACoordinator, StopsWaitingForAMissingRankOnInterrupt) {
   expect_nothing();
 }
 
-TEST_F(ACoordinator, CommitsTheFilesOfAllAndSaysSo) {
+TEST_F(MeetingCoordinator, CommitsTheFilesOfAllAndSaysSo) {
   claim(2);
   SaveMember other(ModelStorage::view_of(disk_), member_.ticket, {});
   other.place = {1, 2, 0};
@@ -201,7 +201,7 @@ TEST_F(ACoordinator, CommitsTheFilesOfAllAndSaysSo) {
   EXPECT_EQ(names_in(disk_).size(), 3u);
 }
 
-TEST_F(ACoordinator, CommitsNoFileOfAnotherProgram) {
+TEST_F(MeetingCoordinator, CommitsNoFileOfAnotherProgram) {
   claim(2);
   options_.deadlines.progress = std::chrono::milliseconds(50);
   options_.write.interrupted = [this] {
@@ -215,13 +215,13 @@ TEST_F(ACoordinator, CommitsNoFileOfAnotherProgram) {
   EXPECT_EQ(names_in(disk_).size(), 1u) << "the other program's file stays";
 }
 
-TEST_F(ACoordinator, LeavesNoFileAfterGivingUp) {
+TEST_F(MeetingCoordinator, LeavesNoFileAfterGivingUp) {
   claim(2);
   coordinator_->give_up_all(Error(ErrorCode::kInvalidArgument, "no plan today"));
   expect_nothing();
 }
 
-TEST_F(ACoordinator, WaitsForTheLeaseOfARankWithoutFiles) {
+TEST_F(MeetingCoordinator, WaitsForAnEmptyRanksLease) {
   claim(2);
   request_.files[1].clear();
   options_.write.interrupted = [this] { return member_.progress.phase == SavePhase::kWaiting; };
@@ -231,7 +231,7 @@ TEST_F(ACoordinator, WaitsForTheLeaseOfARankWithoutFiles) {
   expect_nothing();
 }
 
-TEST_F(ACoordinator, CommitsWithTheLeaseOfARankWithoutFiles) {
+TEST_F(MeetingCoordinator, CommitsWithAnEmptyRanksLease) {
   claim(2);
   request_.files[1].clear();
   const std::jthread rank = entered_rank();
@@ -241,7 +241,7 @@ TEST_F(ACoordinator, CommitsWithTheLeaseOfARankWithoutFiles) {
   EXPECT_TRUE(has_made(SaveMarks::kCommitted));
 }
 
-TEST_F(ACoordinator, ReportsTheReasonForGivingUpToAnEnteredRank) {
+TEST_F(MeetingCoordinator, ReportsTheReasonForGivingUp) {
   claim(2);
   ASSERT_TRUE(member_.marks.write_failure(1, Error(ErrorCode::kNoSpace, "the disk is full")));
   {

@@ -16,9 +16,9 @@ namespace {
 using storage::ModelStorage;
 
 // Rank 1 of two. The test is the coordinator: the claim is its own, and so are the marks.
-class AFollower : public testing::Test {
+class MeetingFollower : public testing::Test {
  protected:
-  AFollower() {
+  MeetingFollower() {
     claim_->keep_folder();
     member_.place = {1, 2, 0};
     options_.write.thread_count = 1;
@@ -41,7 +41,7 @@ class AFollower : public testing::Test {
   RankSaveOptions options_;
 };
 
-TEST_F(AFollower, HasALeaseFromItsEntryToItsEnd) {
+TEST_F(MeetingFollower, HasALeaseFromItsEntryToItsEnd) {
   EXPECT_TRUE(has_lease());
   decide({});
   ASSERT_TRUE(follower_.follow(bytes_.files(), options_));
@@ -49,7 +49,7 @@ TEST_F(AFollower, HasALeaseFromItsEntryToItsEnd) {
   EXPECT_TRUE(failures().empty());
 }
 
-TEST_F(AFollower, ReportsTheCommitWithItsWarnings) {
+TEST_F(MeetingFollower, ReportsACommitWithWarnings) {
   SaveFence fence;
   member_.fence = &fence;
   decide({{}, false, {"a leftover stays"}});
@@ -60,7 +60,7 @@ TEST_F(AFollower, ReportsTheCommitWithItsWarnings) {
   EXPECT_EQ(fence.give_up(), SaveFence::GivenUp::kCommitted);
 }
 
-TEST_F(AFollower, WithdrawsItsFilesWhenTheSaveHasFailed) {
+TEST_F(MeetingFollower, WithdrawsFromAFailedSave) {
   decide({Error::of_ranks({Error(ErrorCode::kNoSpace, "the disk is full").rank(0)}), false, {}});
   const auto report = follower_.follow(bytes_.files(), options_);
   ASSERT_FALSE(report);
@@ -70,13 +70,13 @@ TEST_F(AFollower, WithdrawsItsFilesWhenTheSaveHasFailed) {
   EXPECT_FALSE(has_lease());
 }
 
-TEST_F(AFollower, KeepsItsFilesWhereTheCommitMayBeInPlace) {
+TEST_F(MeetingFollower, KeepsFilesOfAPossibleCommit) {
   decide({Error(ErrorCode::kUnavailable, "the directory was not synced"), true, {}});
   ASSERT_FALSE(follower_.follow(bytes_.files(), options_));
   EXPECT_TRUE(holds(bytes_.name()));
 }
 
-TEST_F(AFollower, ReportsTheReasonForMissingFiles) {
+TEST_F(MeetingFollower, ReportsWhyFilesAreMissing) {
   ASSERT_TRUE(disk_.create_whole(bytes_.name(), "another program's", Durability::kBuffered));
   options_.write.interrupted = [this] { return member_.progress.phase == SavePhase::kWaiting; };
   const auto report = follower_.follow(bytes_.files(), options_);
@@ -89,7 +89,7 @@ TEST_F(AFollower, ReportsTheReasonForMissingFiles) {
   EXPECT_FALSE(holds(member_.marks.path_of(bytes_.name()))) << "its room may be what the others lack";
 }
 
-TEST_F(AFollower, FailsTheSaveIfInterruptedWhileWaiting) {
+TEST_F(MeetingFollower, FailsTheSaveIfInterrupted) {
   options_.write.interrupted = [this] { return member_.progress.phase == SavePhase::kWaiting; };
   const auto report = follower_.follow(bytes_.files(), options_);
   ASSERT_FALSE(report);
@@ -99,14 +99,14 @@ TEST_F(AFollower, FailsTheSaveIfInterruptedWhileWaiting) {
   EXPECT_FALSE(has_lease());
 }
 
-TEST_F(AFollower, GivesUpWithItsReason) {
+TEST_F(MeetingFollower, GivesUpWithItsReason) {
   follower_.give_up(Error(ErrorCode::kInvalidArgument, "no bytes today"));
   ASSERT_TRUE(failures().contains(1));
   EXPECT_EQ(failures().at(1).message(), "no bytes today");
   EXPECT_FALSE(has_lease());
 }
 
-TEST_F(AFollower, ReportsNothingBeforeItsEntry) {
+TEST_F(MeetingFollower, ReportsNothingBeforeItsEntry) {
   SaveMember late(ModelStorage::view_of(disk_), ticket_, {});
   late.place = {0, 2, 1};
   SaveFollower(late).give_up(Error(ErrorCode::kInvalidArgument, "no bytes today"));
@@ -126,7 +126,7 @@ TEST(RankWithoutFiles, DecidesByTheLease) {
   }
 }
 
-TEST(RankWithoutFiles, AfterGivingUpReportsAFailureAndTakesNoLease) {
+TEST(RankWithoutFiles, TakesNoLeaseAfterGivingUp) {
   ModelStorage disk;
   const auto claim = claim_checkpoint(disk, save_number(4)).value();
   claim->keep_folder();

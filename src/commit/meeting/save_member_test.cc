@@ -16,9 +16,9 @@ namespace {
 using storage::ModelStorage;
 
 // One of two ranks of a save whose folder is there.
-class AMember : public testing::Test {
+class MeetingMember : public testing::Test {
  protected:
-  AMember() {
+  MeetingMember() {
     member_.place = {1, 2, 0};
     EXPECT_TRUE(disk_.make_folder(member_.marks.folder()));
     options_.thread_count = 1;
@@ -32,7 +32,7 @@ class AMember : public testing::Test {
   data_file::WriteOptions options_;
 };
 
-TEST_F(AMember, PublishesItsFilesUnderTheirFinalNames) {
+TEST_F(MeetingMember, PublishesUnderFinalNames) {
   const auto trailers = member_.write(bytes_.files(), options_);
   ASSERT_TRUE(trailers) << trailers.error().what();
   const auto file = disk_.open(bytes_.name(), false);
@@ -44,13 +44,13 @@ TEST_F(AMember, PublishesItsFilesUnderTheirFinalNames) {
   EXPECT_EQ(member_.progress.bytes_written, (*file)->size());
 }
 
-TEST_F(AMember, IsPublishingWhenItsFilesExist) {
+TEST_F(MeetingMember, IsPublishingWhenItsFilesExist) {
   member_.progress.phase = SavePhase::kStaging;
   ASSERT_TRUE(member_.write(bytes_.files(), options_));
   EXPECT_EQ(member_.progress.phase, SavePhase::kPublishing);
 }
 
-TEST_F(AMember, PublishesNothingOnceTheSaveWasGivenUp) {
+TEST_F(MeetingMember, PublishesNothingOnceGivenUp) {
   SaveFence fence;
   EXPECT_EQ(fence.give_up(), SaveFence::GivenUp::kForGood);
   member_.fence = &fence;
@@ -63,7 +63,7 @@ TEST_F(AMember, PublishesNothingOnceTheSaveWasGivenUp) {
   EXPECT_FALSE(holds(member_.marks.path_of(bytes_.name())));
 }
 
-TEST_F(AMember, DecidesByPublishingUnlessCoordinator) {
+TEST_F(MeetingMember, DecidesByPublishingIfFollower) {
   for (const bool coordinates : {false, true}) {
     SaveFence fence;
     const RankBytes bytes(ticket_, coordinates ? 0 : 1, 2);
@@ -75,7 +75,7 @@ TEST_F(AMember, DecidesByPublishingUnlessCoordinator) {
   }
 }
 
-TEST_F(AMember, NamesItsRankInAnErrorUnlessTheErrorNamesRanks) {
+TEST_F(MeetingMember, AddsItsRankToARanklessError) {
   const Error own = member_.of_this_rank(Error(ErrorCode::kNoSpace, "the disk is full"));
   EXPECT_EQ(own.rank(), 1u);
   ASSERT_EQ(own.causes().size(), 1u);
@@ -85,7 +85,7 @@ TEST_F(AMember, NamesItsRankInAnErrorUnlessTheErrorNamesRanks) {
   EXPECT_EQ(member_.of_this_rank(Error(ErrorCode::kNoSpace, "the disk is full")).rank(), std::nullopt);
 }
 
-TEST_F(AMember, ReportsItsPhaseAndItsBytes) {
+TEST_F(MeetingMember, ReportsItsPhaseAndItsBytes) {
   member_.progress.phase = SavePhase::kCommitting;
   member_.progress.bytes_written = 5;
   member_.progress.bytes_total = 7;

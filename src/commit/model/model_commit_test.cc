@@ -34,7 +34,7 @@ TEST(ModelFiles, NamesAreThoseOfTorch) {
   }
 }
 
-TEST(ModelCommit, AFreshDirectoryGetsTheNamesOfTorch) {
+TEST(ModelCommit, FreshDirectoryGetsTorchNames) {
   ModelStorage disk;
   put(disk, "config.json", "{}");
   const auto names = save_model(disk, 1);
@@ -42,7 +42,7 @@ TEST(ModelCommit, AFreshDirectoryGetsTheNamesOfTorch) {
   EXPECT_EQ(names_in(disk), sorted({"config.json", names[0], names[1], std::string(kIndex)}));
 }
 
-TEST(ModelCommit, ALaterSaveNeverReusesANameAndRemovesTheReplacedFiles) {
+TEST(ModelCommit, LaterSaveReplacesWithNewNames) {
   ModelStorage disk;
   put(disk, "adapter_model.safetensors", foreign_file("mine"));
   put(disk, "model.safetensors", foreign_file("stale"));
@@ -54,7 +54,7 @@ TEST(ModelCommit, ALaterSaveNeverReusesANameAndRemovesTheReplacedFiles) {
   EXPECT_EQ(read_index_in_place(disk).value().index.save_id, to_hex(model_save(2).save_id));
 }
 
-TEST(ModelCommit, ASaveIsSupersededByALaterSaveOfItsJobAndWithdrawn) {
+TEST(ModelCommit, IsSupersededByALaterSave) {
   ModelStorage disk;
   std::vector<std::string> winner;
   {
@@ -68,7 +68,7 @@ TEST(ModelCommit, ASaveIsSupersededByALaterSaveOfItsJobAndWithdrawn) {
   EXPECT_EQ(names_in(disk), sorted({winner[0], winner[1], std::string(kIndex)}));
 }
 
-TEST(ModelCommit, ASaveIsSupersededByASaveOfAnotherJob) {
+TEST(ModelCommit, IsSupersededByAnotherJob) {
   for (const Kind kind : {Kind::kIndexed, Kind::kAlone, Kind::kShards}) {
     ModelStorage disk;
     ModelClaimOptions options;
@@ -97,7 +97,7 @@ TEST(ModelCommit, TheFilesOfASaveInFlightStay) {
   EXPECT_TRUE(holds(disk, other.names()[0]));
 }
 
-TEST(ModelCommit, WithoutOverwriteAModelIsAnError) {
+TEST(ModelCommit, RefusesAForbiddenOverwrite) {
   ModelStorage disk;
   save_model(disk, 1);
   ModelClaimOptions options;
@@ -107,7 +107,7 @@ TEST(ModelCommit, WithoutOverwriteAModelIsAnError) {
   EXPECT_EQ(claimed.error().code(), ErrorCode::kInvalidArgument);
 }
 
-TEST(ModelCommit, ShardsReplaceAModelOnlyIfAllowed) {
+TEST(ModelCommit, ShardsReplaceOnlyIfAllowed) {
   ModelStorage disk;
   ModelClaimOptions shards;
   shards.kind = Kind::kShards;
@@ -124,7 +124,7 @@ TEST(ModelCommit, ShardsReplaceAModelOnlyIfAllowed) {
   EXPECT_EQ(names_in(disk), sorted(save_model(disk, 5, shards)));
 }
 
-TEST(ModelCommit, ASingleFileReplacesASetWithItsIndex) {
+TEST(ModelCommit, SingleFileReplacesAnIndexedSet) {
   ModelStorage disk;
   save_model(disk, 1);
   ModelClaimOptions alone;
@@ -136,7 +136,7 @@ TEST(ModelCommit, ASingleFileReplacesASetWithItsIndex) {
   EXPECT_EQ(origin_of_model_file(disk, "model.safetensors").value().save_id, model_save(3).save_id);
 }
 
-TEST(ModelCommit, ASingleFileOfAnotherNameTouchesNothingElse) {
+TEST(ModelCommit, OtherNameTouchesNothingElse) {
   ModelStorage disk;
   const auto set = save_model(disk, 1);
   ModelClaimOptions alone;
@@ -147,7 +147,7 @@ TEST(ModelCommit, ASingleFileOfAnotherNameTouchesNothingElse) {
   EXPECT_EQ(names_in(disk), sorted({set[0], set[1], "part.safetensors", std::string(kIndex)}));
 }
 
-TEST(ModelCommit, TheNextSaveRemovesTheFilesOfAKilledSave) {
+TEST(ModelCommit, NextSaveRemovesAKilledSave) {
   ModelStorage disk;
   OneModel killed(disk, model_save(1));
   ASSERT_TRUE(killed.publish());
@@ -171,7 +171,7 @@ TEST(ModelCommit, TornFilesOfADeadSaveGo) {
   EXPECT_EQ(names_in(disk), before);
 }
 
-TEST(ModelCommit, AModelFileThatCannotBeRemovedMakesTheSaveFail) {
+TEST(ModelCommit, UnremovableModelFailsTheSave) {
   ModelStorage disk;
   put(disk, "model.safetensors", foreign_file("stale"));
   FaultyModelStorage faulty(disk);
@@ -185,7 +185,7 @@ TEST(ModelCommit, AModelFileThatCannotBeRemovedMakesTheSaveFail) {
   EXPECT_FALSE(holds(disk, "model.safetensors"));
 }
 
-TEST(ModelCommit, AnIndexThatCannotBeRemovedMakesTheShardsFailAndTheNextSaveRemovesTheIndex) {
+TEST(ModelCommit, UnremovableIndexFailsTheShards) {
   ModelStorage disk;
   save_model(disk, 1);
   FaultyModelStorage faulty(disk);
@@ -197,7 +197,7 @@ TEST(ModelCommit, AnIndexThatCannotBeRemovedMakesTheShardsFailAndTheNextSaveRemo
   EXPECT_EQ(model_of_cairn(disk), 2u);
 }
 
-TEST(ModelCommit, OfTwoSavesOfShardsThatBeginTogetherTheSecondIsSuperseded) {
+TEST(ModelCommit, ConcurrentShardsAreSuperseded) {
   for (const bool overwrite : {true, false}) {
     ModelStorage disk;
     ModelClaimOptions shards = of_kind(Kind::kShards);
@@ -216,7 +216,7 @@ TEST(ModelCommit, OfTwoSavesOfShardsThatBeginTogetherTheSecondIsSuperseded) {
   }
 }
 
-TEST(ModelCommit, AModelWrittenByAnotherProgramDuringTheSaveStays) {
+TEST(ModelCommit, ForeignModelDuringASaveStays) {
   for (const Kind kind : {Kind::kIndexed, Kind::kAlone, Kind::kShards}) {
     ModelStorage disk;
     const std::string theirs = foreign_file("theirs");
@@ -232,7 +232,7 @@ TEST(ModelCommit, AModelWrittenByAnotherProgramDuringTheSaveStays) {
   }
 }
 
-TEST(ModelCommit, UnderADamagedOrUnreadableIndexNoFileIsRemoved) {
+TEST(ModelCommit, DamagedIndexRemovesNoFile) {
   ModelStorage disk;
   put(disk, "model.safetensors", foreign_file("stale"));
   FaultyModelStorage faulty(disk);
@@ -265,7 +265,7 @@ TEST(ModelCommit, UnderADamagedOrUnreadableIndexNoFileIsRemoved) {
   EXPECT_NE(committed->warnings[0].find("the index is damaged"), std::string::npos);
 }
 
-TEST(ModelCommit, ADirectoryThatCannotBeListedFailsTheSaveBeforeItsCommit) {
+TEST(ModelCommit, UnlistableDirectoryFailsEarly) {
   ModelStorage disk;
   save_model(disk, 1);
   FaultyModelStorage faulty(disk);
@@ -294,7 +294,7 @@ TEST(ModelCommit, UnreadShardsAreNotGivenUp) {
   EXPECT_EQ(model_of_cairn(disk), 2u);
 }
 
-TEST(ModelCommit, AFileThatHasChangedSinceTheCommitIsNotRemoved) {
+TEST(ModelCommit, FileChangedSinceCommitStays) {
   ModelStorage disk;
   put(disk, "model.safetensors", foreign_file("stale"));
   FaultyModelStorage faulty(disk);
@@ -307,7 +307,7 @@ TEST(ModelCommit, AFileThatHasChangedSinceTheCommitIsNotRemoved) {
   EXPECT_TRUE(holds(disk, "model.safetensors"));
 }
 
-TEST(ModelCommit, ShardsBesideAFileOfAnotherProgramAreRefused) {
+TEST(ModelCommit, RefusesShardsBesideForeignFile) {
   ModelStorage disk;
   put(disk, "adapter_model.safetensors", foreign_file("mine"));
   const auto claimed = claim_model(disk, model_save(1), of_kind(Kind::kShards));
@@ -327,7 +327,7 @@ TEST(ModelCommit, AModelOfLinksIsRefused) {
   }
 }
 
-TEST(ModelCommit, ASingleFileWhoseRenameGotNoAnswerStays) {
+TEST(ModelCommit, SingleFileStaysWithoutAnAnswer) {
   ModelStorage disk;
   FaultyModelStorage faulty(disk);
   faulty.lost_answer = "model.safetensors";
@@ -412,7 +412,7 @@ TEST(ModelCommit, AnEverChangingIndexFails) {
   EXPECT_EQ(index.error().file(), kIndex);
 }
 
-TEST(ModelCommit, ASingleFileBesideAFileOfAnotherProgramKeepsAnIndex) {
+TEST(ModelCommit, SingleBesideForeignHasAnIndex) {
   ModelStorage disk;
   put(disk, "adapter_model.safetensors", foreign_file("mine"));
   save_model(disk, 1, of_kind(Kind::kAlone));
@@ -420,7 +420,7 @@ TEST(ModelCommit, ASingleFileBesideAFileOfAnotherProgramKeepsAnIndex) {
   EXPECT_EQ(model_of_cairn(disk), 1u);
 }
 
-TEST(ModelCommit, ASingleFileNeverTakesTheNameOfAFileOfSeveral) {
+TEST(ModelCommit, SingleFileTakesNoNameOfASet) {
   ModelStorage disk;
   ModelClaimOptions alone = of_kind(Kind::kAlone);
   alone.file_name = "model-00001-of-00001.safetensors";
@@ -433,7 +433,7 @@ TEST(ModelCommit, ASingleFileNeverTakesTheNameOfAFileOfSeveral) {
   EXPECT_FALSE(claim_model(disk, model_save(3), alone));
 }
 
-TEST(ModelCommit, BesideACheckpointIsRefused) {
+TEST(ModelCommit, RefusesAModelBesideACheckpoint) {
   ModelStorage disk;
   commit_one(disk, save_number(1));
   const auto claimed = claim_model(disk, model_save(2));
@@ -453,7 +453,7 @@ TEST(ModelCommit, ARefusalNamesTheFilesInTheWay) {
   EXPECT_EQ(refused.error().actual(), set[0] + ", " + set[1] + ", " + std::string(kIndex));
 }
 
-TEST(ModelCommit, MetadataCopiedByAnotherProgramIsIgnored) {
+TEST(ModelCommit, IgnoresCopiedMetadata) {
   ModelStorage disk;
   safetensors::Header header;
   header.tensors.push_back({"key", DType::kFloat32, Extents{0}, 0, 0});
@@ -465,7 +465,7 @@ TEST(ModelCommit, MetadataCopiedByAnotherProgramIsIgnored) {
   EXPECT_FALSE(origin.set);
 }
 
-TEST(ModelCommit, AnEarlierSaveOfTheJobDoesNotHideAChangeByAnotherProgram) {
+TEST(ModelCommit, EarlierSaveHidesNoForeignFile) {
   ModelStorage disk;
   {
     OneModel later(disk, model_save(2));
@@ -481,7 +481,7 @@ TEST(ModelCommit, AnEarlierSaveOfTheJobDoesNotHideAChangeByAnotherProgram) {
 }
 
 // A save is taken for dead and cleaned up, the cleaner is killed, and the save goes on.
-TEST(ModelCommit, ASaveThatWasCleanedUpAtAnyPointNeverCommitsWithoutItsFiles) {
+TEST(ModelCommit, CleanedUpSaveLosesNoModel) {
   for (std::uint64_t crash_at = 0; crash_at < 30; ++crash_at) {
     SCOPED_TRACE(crash_at);
     ModelStorage disk;
@@ -499,7 +499,7 @@ TEST(ModelCommit, ASaveThatWasCleanedUpAtAnyPointNeverCommitsWithoutItsFiles) {
   }
 }
 
-TEST(ModelCommit, WithoutLocksASaveRemovesOnlyReplacedFiles) {
+TEST(ModelCommit, RemovesOnlyReplacedIfLockless) {
   ModelStorage disk;
   save_model(disk, 1);
   FaultyModelStorage faulty(disk);

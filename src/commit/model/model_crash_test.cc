@@ -1,5 +1,6 @@
 // Kills and power cuts at every operation of the commit of a safetensors model, on a model disk.
 #include <gtest/gtest.h>
+#include <sanitizers.h>
 
 #include <cstdint>
 #include <optional>
@@ -13,6 +14,7 @@ namespace cairn::commit {
 namespace {
 
 constexpr std::uint64_t kSeeds = 24;  // 0: without a power cut
+constexpr std::uint64_t kSeedStep = kSanitized ? 6 : 1;
 
 // Overwrites a model of save 1 by save 2 with a crash at each operation, with and without a power cut. Every reader
 // then finds a whole model, which is that of save 2 if the save was reported as successful. A claim makes all readers
@@ -21,7 +23,7 @@ void crash_everywhere(const ModelClaimOptions& first, const ModelClaimOptions& s
   const bool has_shards = first.kind == Kind::kShards || second.kind == Kind::kShards;
   bool done = false;
   for (std::uint64_t crash_at = 0; !done; ++crash_at) {
-    for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    for (std::uint64_t seed = 0; seed < kSeeds; seed += kSeedStep) {
       SCOPED_TRACE(testing::Message() << "crash_at=" << crash_at << " seed=" << seed);
       ModelStorage disk;
       if (!has_shards) put(disk, "adapter_model.safetensors", foreign_file("mine"));
@@ -57,7 +59,7 @@ void crash_everywhere(const ModelClaimOptions& first, const ModelClaimOptions& s
   }
 }
 
-TEST(ModelCrash, ACrashAtAnyOperationLeavesAWholeModel) {
+TEST(ModelCrash, LeavesAWholeModelAnywhere) {
   ModelClaimOptions set, alone;
   alone.kind = Kind::kAlone;
   crash_everywhere(set, set);
@@ -66,7 +68,7 @@ TEST(ModelCrash, ACrashAtAnyOperationLeavesAWholeModel) {
   crash_everywhere(alone, alone);
 }
 
-TEST(ModelCrash, ACrashAtAnyOperationWithShardsLosesNoModel) {
+TEST(ModelCrash, LosesNoModelToShards) {
   ModelClaimOptions set, alone, shards;
   alone.kind = Kind::kAlone;
   shards.kind = Kind::kShards;
@@ -84,7 +86,7 @@ void crash_while_saves_overlap(const ModelClaimOptions& options, bool kill_the_e
   const bool is_single_file = options.kind == Kind::kAlone;
   bool done = false;
   for (std::uint64_t crash_at = 0; !done; ++crash_at) {
-    for (std::uint64_t seed = 0; seed < (kill_the_earlier ? 1 : kSeeds); ++seed) {
+    for (std::uint64_t seed = 0; seed < (kill_the_earlier ? 1 : kSeeds); seed += kSeedStep) {
       SCOPED_TRACE(testing::Message() << "crash_at=" << crash_at << " seed=" << seed);
       ModelStorage disk;
       if (is_single_file) put(disk, "adapter_model.safetensors", foreign_file("mine"));
@@ -121,7 +123,7 @@ void crash_while_saves_overlap(const ModelClaimOptions& options, bool kill_the_e
   }
 }
 
-TEST(ModelCrash, OfOverlappingSavesOfAJobTheLaterCommitsAfterTheEarlier) {
+TEST(ModelCrash, OverlappingSavesKeepTheOrder) {
   for (const Kind kind : {Kind::kIndexed, Kind::kAlone, Kind::kShards}) {
     SCOPED_TRACE(static_cast<int>(kind));
     crash_while_saves_overlap(of_kind(kind), false);

@@ -23,7 +23,7 @@ Result<void> save(ModelStorage& disk, std::uint64_t number, const ModelClaimOpti
   return {};
 }
 
-TEST(OneFileSave, TouchesNothingElseUnderTheNameOfAModel) {
+TEST(OneFileSave, TouchesNothingElseAsAModel) {
   ModelStorage disk;
   put(disk, "vae.safetensors", foreign_file("vae"));
   ModelClaimOptions careful = one_file("model.safetensors");
@@ -59,7 +59,7 @@ TEST(OneFileSave, LeavesNoIndexWhenKilled) {
   EXPECT_EQ(names_in(disk), (std::vector<std::string>{"model.safetensors", "part.safetensors"}));
 }
 
-TEST(OneFileSave, NeverStandsBesideAModelOfSeveralFiles) {
+TEST(OneFileSave, NeverStandsBesideAnIndexedSet) {
   ModelStorage disk;
   put(disk, "model-00001-of-00001.safetensors", file_of(model_save(9), {Kind::kIndexed, 1}, "key"));
   put(disk, std::string(kIndex), R"({"weight_map": {"key": "model-00001-of-00001.safetensors"}})");
@@ -78,7 +78,7 @@ TEST(OneFileSave, TakesNoNameOfACheckpoint) {
   }
 }
 
-TEST(ModelClaim, NeverStandsBesideADcpCheckpoint) {
+TEST(ModelClaim, NeverStandsBesideACheckpoint) {
   for (const char* name : {".metadata", "__0_0.distcp"}) {
     ModelStorage disk;
     put(disk, name, "bytes");

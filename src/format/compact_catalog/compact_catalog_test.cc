@@ -148,7 +148,7 @@ Catalog own_keys(std::uint32_t ranks, std::uint64_t keys) {
   return catalog;
 }
 
-TEST(CompactCatalog, FindsKeysOfOneRankAmongKeysOfManyRanks) {
+TEST(CompactCatalog, FindsTheKeysOfOneRank) {
   const Catalog catalog = own_keys(40, 200);
   expect_all(catalog);
   const Opened opened(catalog);
@@ -166,7 +166,7 @@ TEST(CompactCatalog, FindsKeysOfOneRankAmongKeysOfManyRanks) {
   EXPECT_EQ(found.find_tensor("rank17.layers.9999.weight"), nullptr);
 }
 
-TEST(CompactCatalog, CodesManyEqualShardsOfATensorInFewBytes) {
+TEST(CompactCatalog, CodesEqualShardsInFewBytes) {
   constexpr std::uint32_t kRanks = 16'384;
   Catalog catalog;
   catalog.files = file_names(kRanks);
@@ -215,7 +215,7 @@ void add_ragged(Catalog& catalog, const std::string& fqn, std::size_t parts, dou
   }
 }
 
-TEST(CompactCatalog, FindsTheChunksOfRaggedGridsThatOverlapABox) {
+TEST(CompactCatalog, FindsTheChunksOfRaggedGrids) {
   constexpr unsigned kSeed = 20'261'123;
   std::mt19937 random(kSeed);
   Catalog catalog;
@@ -238,7 +238,7 @@ TEST(CompactCatalog, FindsTheChunksOfRaggedGridsThatOverlapABox) {
   }
 }
 
-TEST(CompactCatalog, ReturnsAChunkOfSeveralBoxesOnce) {
+TEST(CompactCatalog, ReturnsAChunkOfTwoBoxesOnce) {
   Catalog catalog;
   catalog.files = file_names(4);
   add_tensor(catalog, "w", {8});
@@ -250,7 +250,7 @@ TEST(CompactCatalog, ReturnsAChunkOfSeveralBoxesOnce) {
   EXPECT_EQ(opened.find({{"w", false, {Box::make({0, 0}, {3, 3}).value()}}}).find_tensor("w")->chunk_count(), 0u);
 }
 
-TEST(CompactCatalog, HasScalarsEmptyTensorsAndRepeatedChunks) {
+TEST(CompactCatalog, CodesScalarsAndEmptyTensors) {
   Catalog catalog;
   catalog.files = file_names(3);
   add_tensor(catalog, "scalar", {});
@@ -285,7 +285,7 @@ TEST(CompactCatalog, CodesTheOffsetsOfALargeFile) {
   expect_all(catalog);
 }
 
-TEST(CompactCatalog, IsLeftOutOfSmallMetadataAndForTransformedItems) {
+TEST(CompactCatalog, IsLeftOutIfSmallOrTransformed) {
   const Catalog small = own_keys(1, 100);
   EXPECT_TRUE(compact(small).bytes.empty());
   const auto decoded = dcp::MetadataTemplate::make(small);
@@ -301,7 +301,7 @@ TEST(CompactCatalog, IsLeftOutOfSmallMetadataAndForTransformedItems) {
   EXPECT_TRUE(compact(transformed).bytes.empty());
 }
 
-TEST(CompactCatalog, SurvivesTheTripToAnotherProcess) {
+TEST(CompactCatalog, IsReadBackFromAMessage) {
   const Catalog catalog = own_keys(2, 200);
   const auto metadata = dcp::MetadataTemplate::make(catalog, 1);
   std::string message;
@@ -335,8 +335,8 @@ TEST(CompactCatalog, IsRecognisedByAllItsBytes) {
 // Every byte of the catalog is covered by a checksum that a full walk checks.
 TEST(CompactCatalog, ReportsEveryDamagedByte) {
   std::mt19937 random(7);
-  Catalog catalog = own_keys(3, 40);
-  add_ragged(catalog, "in groups", 40, 0.1, random);
+  Catalog catalog = own_keys(3, 12);
+  add_ragged(catalog, "in groups", 25, 0.1, random);
   const std::string front = front_of(catalog);
   const std::size_t pickle_bytes = dcp::decode_metadata(bytes_in(front))->pickle_bytes;
   const auto walks = [&](const std::string& bytes) {
@@ -349,13 +349,13 @@ TEST(CompactCatalog, ReportsEveryDamagedByte) {
         .has_value();
   };
   ASSERT_TRUE(walks(front));
+  std::string damaged = front;
   for (std::size_t place = pickle_bytes + kFooterBytes; place < front.size(); ++place) {
-    std::string damaged = front;
-    damaged[place] = static_cast<char>(damaged[place] ^ 0x10);
+    damaged[place] = static_cast<char>(front[place] ^ 0x10);
     EXPECT_FALSE(walks(damaged)) << place - pickle_bytes;
     EXPECT_TRUE(is_pickle_intact(bytes_in(damaged), pickle_bytes)) << place - pickle_bytes;
+    damaged[place] = front[place];
   }
-  std::string damaged = front;
   damaged[pickle_bytes + 1] ^= 1;  // of the first footer
   EXPECT_TRUE(walks(damaged));
   EXPECT_TRUE(is_pickle_intact(bytes_in(damaged), pickle_bytes));
@@ -364,7 +364,7 @@ TEST(CompactCatalog, ReportsEveryDamagedByte) {
   EXPECT_FALSE(is_pickle_intact(bytes_in(damaged), pickle_bytes));
 }
 
-TEST(CompactCatalog, RefusesAnotherNumberOfFilesAndAnotherLength) {
+TEST(CompactCatalog, RefusesOtherFileCountOrLength) {
   const Catalog catalog = own_keys(3, 40);
   const std::string front = front_of(catalog);
   const MemorySource source(bytes_in(front));
@@ -375,7 +375,7 @@ TEST(CompactCatalog, RefusesAnotherNumberOfFilesAndAnotherLength) {
   EXPECT_EQ(CompactCatalog::open(shifted, longer.size(), 3).error().code(), ErrorCode::kCorrupt);
 }
 
-TEST(CompactCatalog, OfALaterVersionIsIgnored) {
+TEST(CompactCatalog, IgnoresALaterVersion) {
   const Catalog catalog = own_keys(3, 40);
   std::string front = front_of(catalog);
   const std::size_t footer = front.size() - kFooterBytes;

@@ -54,7 +54,7 @@ Result<void> join_values(const std::vector<ItemLocation>& places, std::vector<st
   return join.finish();
 }
 
-TEST(LocationJoin, FindsTensorsAndValuesByTheirNames) {
+TEST(LocationJoin, FindsTensorsAndValuesByName) {
   Catalog catalog = catalog_of({0}, 2);
   const LocationJoin join(catalog);
   EXPECT_EQ(join.find("t").kind, Kind::kTensor);
@@ -63,7 +63,7 @@ TEST(LocationJoin, FindsTensorsAndValuesByTheirNames) {
   EXPECT_EQ(join.find("v2").kind, Kind::kNothing);
 }
 
-TEST(LocationJoin, PlacesAChunkByItsOffsetsForAnyHint) {
+TEST(LocationJoin, PlacesAChunkForAnyHint) {
   for (const std::optional<std::int64_t> hint :
        {std::optional<std::int64_t>(), std::optional<std::int64_t>(0), std::optional<std::int64_t>(1),
         std::optional<std::int64_t>(3), std::optional<std::int64_t>(-1), std::optional<std::int64_t>(INT64_MAX)}) {
@@ -76,7 +76,7 @@ TEST(LocationJoin, PlacesAChunkByItsOffsetsForAnyHint) {
   }
 }
 
-TEST(LocationJoin, PassesOverAnItemThatBelongsToNoChunk) {
+TEST(LocationJoin, PassesOverItemsOfNoChunk) {
   Catalog catalog = catalog_of({0, 1}, 0);
   LocationJoin join(catalog);
   assign_row(join, 2, std::nullopt, 200);
@@ -88,7 +88,7 @@ TEST(LocationJoin, PassesOverAnItemThatBelongsToNoChunk) {
   EXPECT_EQ(offsets_in(catalog), (Numbers{-1, -1}));
 }
 
-TEST(LocationJoin, GivesEqualChunksTheOnePlaceThatTheStorageNames) {
+TEST(LocationJoin, GivesEqualChunksOnePlace) {
   Catalog catalog = catalog_of({1, 0, 1, 0, 1}, 0);
   LocationJoin join(catalog);
   assign_row(join, 1, 2, 100);
@@ -118,7 +118,7 @@ TEST(LocationJoin, RefusesValuesThatShareBytes) {
 }
 
 // Otherwise a small file would name one large value under many keys, once for each spelling.
-TEST(LocationJoin, FindsAFileByEverySpellingOfItsName) {
+TEST(LocationJoin, FindsAFileByAnySpelling) {
   for (const std::string spelling : {"./f", ".//f", "f/.", "././f/"}) {
     EXPECT_FALSE(join_values({{0, 0, 10}, {1, 5, 10}}, {"f", spelling})) << spelling;
   }

@@ -17,7 +17,7 @@ std::vector<std::uint64_t> places(const CatalogTensor& tensor) {
   return offsets;
 }
 
-TEST(Metadata, OfTorchBecomesACatalog) {
+TEST(MetadataDecoder, ReadsTheMetadataOfTorch) {
   const auto decoded = decode_metadata(as_bytes(kFromTorch));
   ASSERT_TRUE(decoded.has_value()) << decoded.error().what();
   expect_catalog_of_torch(decoded->catalog);
@@ -27,20 +27,20 @@ TEST(Metadata, OfTorchBecomesACatalog) {
   EXPECT_TRUE(decoded->catalog.extra.empty());
 }
 
-TEST(Metadata, MayBeFollowedByACommitRecord) {
+TEST(MetadataDecoder, AllowsACommitRecordBehind) {
   const std::string file = kFromTorch + "whatever";
   const auto decoded = decode_metadata(as_bytes(file));
   ASSERT_TRUE(decoded.has_value());
   EXPECT_EQ(decoded->pickle_bytes, kFromTorch.size());
 }
 
-TEST(Metadata, CutAnywhereIsAnError) {
+TEST(MetadataDecoder, RefusesAFileCutAnywhere) {
   for (std::size_t size = 0; size < kFromTorch.size(); ++size) {
     EXPECT_FALSE(decode_metadata(as_bytes(kFromTorch).first(size)).has_value()) << size;
   }
 }
 
-TEST(Metadata, WithAnyByteChangedEitherFailsOrKeepsItsPromises) {
+TEST(MetadataDecoder, AnyChangeFailsOrStaysInBounds) {
   for (std::size_t i = 0; i < kFromTorch.size(); ++i) {
     for (const char flip : {'\x01', '\x80', '\x55'}) {
       std::string damaged = kFromTorch;
@@ -54,7 +54,7 @@ TEST(Metadata, WithAnyByteChangedEitherFailsOrKeepsItsPromises) {
   }
 }
 
-TEST(Metadata, FindsItemsWithoutOrWithAWrongHint) {
+TEST(MetadataDecoder, FindsItemsForAnyHint) {
   const auto none = [](Writer& w) { w.none(); };
   for (const Handmade::Part& hint :
        {Handmade::Part(none), Handmade::number(0), Handmade::number(77), Handmade::number(-1)}) {
@@ -72,7 +72,7 @@ TEST(Metadata, FindsItemsWithoutOrWithAWrongHint) {
   }
 }
 
-TEST(Metadata, EqualChunksShareTheirItem) {
+TEST(MetadataDecoder, EqualChunksShareTheirItem) {
   Handmade handmade;
   handmade.chunks = [](Writer& w) {
     Handmade::chunk(w, {4, 0}, {0, 4});
@@ -91,7 +91,7 @@ TEST(Metadata, EqualChunksShareTheirItem) {
 }
 
 // Most objects are recognised by a stencil of the preceding object. The numbers cover every encoded length.
-TEST(Metadata, OfManyChunksIsReadRight) {
+TEST(MetadataDecoder, ReadsManyChunksCorrectly) {
   std::vector<std::int64_t> rows = {0};
   for (std::int64_t row = 1; row < (std::int64_t{1} << 60); row = row * 3 + 1) rows.push_back(row);
   Handmade handmade;
@@ -115,7 +115,7 @@ TEST(Metadata, OfManyChunksIsReadRight) {
   }
 }
 
-TEST(Metadata, OfManyTensorsIsReadCorrectlyForAnyNames) {
+TEST(MetadataDecoder, ReadsTensorsOfAnyNames) {
   Catalog catalog;
   const std::vector<std::string> names = {
       "a", "fqn", "offset", "index", "relative_path", "length", "", std::string(300, 'x'), "z"};
@@ -150,7 +150,7 @@ TEST(Metadata, OfManyTensorsIsReadCorrectlyForAnyNames) {
   }
 }
 
-TEST(Metadata, NamesTheTransformsOfAnItem) {
+TEST(MetadataDecoder, NamesTheTransformsOfAnItem) {
   Handmade handmade;
   handmade.items = [](Writer& w) {
     Handmade::object(w, kModule, "MetadataIndex",
@@ -171,7 +171,7 @@ TEST(Metadata, NamesTheTransformsOfAnItem) {
   EXPECT_EQ(places(decoded->catalog.tensors[0]), (std::vector<std::uint64_t>{1}));
 }
 
-TEST(Metadata, ReadsAChainMapOfMappings) {
+TEST(MetadataDecoder, ReadsAChainMapOfMappings) {
   Handmade handmade;
   handmade.more.emplace_back("planner_data", [](Writer& w) {
     Handmade::object(w, "collections", "ChainMap", {{"maps", [](Writer& list) {
@@ -194,7 +194,7 @@ TEST(Metadata, ReadsAChainMapOfMappings) {
   EXPECT_EQ(decoded->catalog.paths, expected);
 }
 
-TEST(Metadata, LacksVersionAndStorageMetaInOldFiles) {
+TEST(MetadataDecoder, ReadsOldFilesWithoutAVersion) {
   const auto decoded = Handmade().decode();
   ASSERT_TRUE(decoded.has_value()) << decoded.error().what();
   EXPECT_FALSE(decoded->catalog.version.has_value());
@@ -202,7 +202,7 @@ TEST(Metadata, LacksVersionAndStorageMetaInOldFiles) {
   EXPECT_TRUE(decoded->catalog.tensors[0].requires_grad);
 }
 
-TEST(Metadata, ReadsThePathsOfEveryPython) {
+TEST(MetadataDecoder, ReadsThePathsOfEveryPython) {
   const auto id_of = [](std::string_view module, const std::vector<std::string>& parts) {
     Handmade handmade;
     handmade.more.emplace_back("storage_meta", [&](Writer& w) {
@@ -229,7 +229,7 @@ void expect_refused(const Handmade& handmade, ErrorCode code) {
   EXPECT_EQ(decoded.error().key(), "t") << decoded.error().what();
 }
 
-TEST(Metadata, RefusesChunksThatDoNotLieInTheirTensor) {
+TEST(MetadataDecoder, RefusesChunksOutsideTheTensor) {
   using Extent64s = std::vector<std::int64_t>;
   const std::vector<std::pair<Extent64s, Extent64s>> wrong = {
       {{1, 0}, {4, 4}},         {{-1, 0}, {1, 4}},        {{0, 0}, {-1, 4}}, {{0, 0}, {5, 1}}, {{5, 0}, {0, 4}},
@@ -242,7 +242,7 @@ TEST(Metadata, RefusesChunksThatDoNotLieInTheirTensor) {
   }
 }
 
-TEST(Metadata, RefusesSizesThatCannotBe) {
+TEST(MetadataDecoder, RefusesSizesThatCannotBe) {
   for (const std::vector<std::int64_t>& shape :
        {std::vector<std::int64_t>{-1, 4}, {INT64_MAX, 2}, {1ll << 32, 1ll << 32}, std::vector<std::int64_t>(65, 1)}) {
     Handmade handmade;
@@ -253,7 +253,7 @@ TEST(Metadata, RefusesSizesThatCannotBe) {
   }
 }
 
-TEST(Metadata, RefusesPlacesThatCannotBe) {
+TEST(MetadataDecoder, RefusesPlacesThatCannotBe) {
   const std::vector<std::pair<std::int64_t, std::int64_t>> wrong = {{-1, 5}, {5, -1}, {INT64_MAX, 1}, {1, INT64_MAX}};
   for (const auto& item : wrong) {
     Handmade handmade;
@@ -262,7 +262,7 @@ TEST(Metadata, RefusesPlacesThatCannotBe) {
   }
 }
 
-TEST(Metadata, RefusesAnUnknownDType) {
+TEST(MetadataDecoder, RefusesAnUnknownDType) {
   Handmade handmade;
   handmade.dtype = [](Writer& w) { w.global("torch", "float7"); };
   expect_refused(handmade, ErrorCode::kUnsupported);
@@ -270,7 +270,7 @@ TEST(Metadata, RefusesAnUnknownDType) {
   expect_refused(handmade, ErrorCode::kCorrupt);
 }
 
-TEST(Metadata, IsNotJustAnyPickle) {
+TEST(MetadataDecoder, RefusesOtherPickles) {
   for (const std::string& pickle : {"\x80\x02}."s, "cos\nsystem\n)R."s, "\x80\x04N."s}) {
     const auto decoded = decode_metadata(as_bytes(pickle));
     ASSERT_FALSE(decoded.has_value());
@@ -279,7 +279,7 @@ TEST(Metadata, IsNotJustAnyPickle) {
 }
 
 // A dict of a pickle may set a name twice. Python keeps the last value, and so does the decoder.
-TEST(Metadata, AnAttributeThatIsSetTwiceHasItsLastValue) {
+TEST(MetadataDecoder, AttributeSetTwiceHasLastValue) {
   Handmade handmade;
   handmade.chunks = [](Writer& w) {
     Handmade::object(w, kModule, "ChunkStorageMetadata",

@@ -88,7 +88,7 @@ Part location(std::string path, std::int64_t offset, std::int64_t length) {
                  {"length", Handmade::number(length)}});
 }
 
-TEST(MetadataRecords, MakesRecordsOfTheObjectsOfAChunk) {
+TEST(MetadataRecords, RecordsTheObjectsOfAChunk) {
   Folded folded({chunk({0, 5}, {3, 4}), index("w", Handmade::number(7), {1, 2}), location("f", 1ll << 40, 6)});
   EXPECT_EQ(folded.chunk(0), (std::vector<std::int64_t>{0, 5, 3, 4}));
   const std::optional<IndexRecord> record = folded.index(1);
@@ -124,7 +124,7 @@ TEST(MetadataRecords, MakesARecordOfTheIndexOfAValue) {
 }
 
 // From the third object on, an object of the same opcodes is recognised without a graph.
-TEST(MetadataRecords, KeepsApartObjectsThatDifferInNumbersAndNamesAlone) {
+TEST(MetadataRecords, SeparatesObjectsOfEqualOpcodes) {
   std::vector<Part> objects;
   for (std::int64_t i = 0; i < 20; ++i) {
     const std::string name = i % 3 == 0 ? "fqn" : "name" + std::to_string(i % 5);
@@ -151,7 +151,7 @@ TEST(MetadataRecords, KeepsApartObjectsThatDifferInNumbersAndNamesAlone) {
   }
 }
 
-TEST(MetadataRecords, LeavesAnObjectThatTorchWouldNotWriteInTheGraph) {
+TEST(MetadataRecords, LeavesUnusualObjectsInTheGraph) {
   const std::vector<Part> objects = {
       chunk({0, 0}, {1}),
       chunk(std::vector<std::int64_t>(65, 0), std::vector<std::int64_t>(65, 1)),
@@ -173,7 +173,7 @@ TEST(MetadataRecords, LeavesAnObjectThatTorchWouldNotWriteInTheGraph) {
   for (std::size_t i = 0; i < objects.size(); ++i) EXPECT_FALSE(folded.is_folded(i)) << i;
 }
 
-TEST(MetadataRecords, ReturnsARecordAsTheOriginalObject) {
+TEST(MetadataRecords, ReturnsTheOriginalObject) {
   Folded folded({chunk({0}, {3}), index("w", Handmade::number(7), {1}), location("f", 5, 6), text("no object")});
   const auto attribute = [&](std::size_t i, std::size_t place) {
     const Value value = *folded.resolve(i).value();

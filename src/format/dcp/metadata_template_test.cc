@@ -11,7 +11,7 @@
 namespace cairn::dcp {
 namespace {
 
-TEST(MetadataTemplate, RendersBytesThatReadAsTheSameCatalog) {
+TEST(MetadataTemplate, RendersTheSameCatalog) {
   const auto decoded = decode_metadata(as_bytes(kFromTorch));
   ASSERT_TRUE(decoded.has_value());
   const auto layout = MetadataTemplate::make(decoded->catalog);
@@ -104,7 +104,7 @@ TEST(MetadataTemplate, IsReadBackFromAMessage) {
   EXPECT_EQ(read->render("id", "place", files), small_template().render("id", "place", files));
 }
 
-TEST(MetadataTemplate, OfAMessageThatIsCutAnywhereIsRefused) {
+TEST(MetadataTemplate, RefusesAMessageCutAnywhere) {
   std::string message;
   small_template().append_to(message);
   for (std::size_t size = 0; size < message.size(); ++size) {
@@ -115,7 +115,7 @@ TEST(MetadataTemplate, OfAMessageThatIsCutAnywhereIsRefused) {
   }
 }
 
-TEST(MetadataTemplate, RefusesAMessageWithMismatchedSlots) {
+TEST(MetadataTemplate, RefusesMismatchedSlots) {
   const auto refusal = [](std::uint64_t files, std::uint64_t distance, char kind, std::uint64_t file) {
     std::string message;
     manifest::append_text(message, "opcodes");

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kLong = 1000;  // a long name is known by its place in the text
 
-TEST(NameTable, NumbersNewNamesFromZeroAndFindsKnownNames) {
+TEST(NameTable, NumbersNewAndFindsKnownNames) {
   NameTable table;
   EXPECT_EQ(table.number_of("a"), 0u);
   EXPECT_EQ(table.number_of(""), 1u);
@@ -27,7 +27,7 @@ TEST(NameTable, NumbersNewNamesFromZeroAndFindsKnownNames) {
   EXPECT_EQ(table[2], "b");
 }
 
-TEST(NameTable, GivesOneNumberToEqualNamesAtSeveralPlaces) {
+TEST(NameTable, GivesEqualNamesOneNumber) {
   for (const std::size_t length : {std::size_t{5}, kLong}) {
     const std::string first(length, 'x');
     const std::string second = first;
@@ -37,7 +37,7 @@ TEST(NameTable, GivesOneNumberToEqualNamesAtSeveralPlaces) {
   }
 }
 
-TEST(NameTable, SeparatesLongNamesThatOverlapInTheText) {
+TEST(NameTable, SeparatesOverlappingNames) {
   const std::string text(2 * kLong, 'x');
   const std::string_view all = text;
   NameTable table;
@@ -46,7 +46,7 @@ TEST(NameTable, SeparatesLongNamesThatOverlapInTheText) {
   EXPECT_EQ(table.number_of(all.substr(2, kLong)), 0u) << "the same bytes at another place";
 }
 
-TEST(NameTable, AgreesWithAMapForAnyOrderOfTheNames) {
+TEST(NameTable, AgreesWithAMapInAnyOrder) {
   constexpr unsigned kSeed = 5;
   std::mt19937 random(kSeed);
   std::vector<std::string> names;

@@ -67,7 +67,7 @@ TEST(FlatMapping, IsReadFromADictInItsOrder) {
   EXPECT_EQ(**mapping, (FlatMapping{{"b", kSecond}, {"a", kFirst}, {"c", {}}}));
 }
 
-TEST(FlatMapping, OfAChainMapHasTheEntriesOfTheFirstMapThatHasTheKey) {
+TEST(FlatMapping, ChainMapYieldsTheFirstEntry) {
   const auto mapping = read(chain_map([](Writer& w) {
     w.empty_dict();
     add(w, "a", 1);
@@ -80,7 +80,7 @@ TEST(FlatMapping, OfAChainMapHasTheEntriesOfTheFirstMapThatHasTheKey) {
 }
 
 // A dict of a pickle may set a key twice. Python keeps the key's place and the last value.
-TEST(FlatMapping, OfAKeyThatIsSetTwiceInOneDictHasTheLastPath) {
+TEST(FlatMapping, KeySetTwiceHasTheLastPath) {
   const Part dict = [](Writer& w) {
     w.empty_dict();
     add(w, "a", 1);
@@ -128,7 +128,7 @@ TEST(FlatMapping, IsNoneOfAnyOtherObject) {
   }
 }
 
-TEST(FlatMapping, ReadsAMapThatAChainMapNamesOftenOnce) {
+TEST(FlatMapping, ReadsARepeatedMapOnce) {
   const auto mapping = read(chain_map([](Writer& w) {
     w.empty_dict();
     for (int i = 0; i < 2'000; ++i) add(w, std::to_string(i), i);
@@ -139,7 +139,7 @@ TEST(FlatMapping, ReadsAMapThatAChainMapNamesOftenOnce) {
   EXPECT_EQ((*mapping)->size(), 2'000u);
 }
 
-TEST(FlatMapping, OfPathsThatRepeatALargeOneExceedsTheBudget) {
+TEST(FlatMapping, RepeatedPathsExceedTheBudget) {
   const auto mapping = read([](Writer& w) {
     w.empty_dict();
     w.text("a");

@@ -46,7 +46,7 @@ TEST(JsonReader, ReadsMembersAndElements) {
   EXPECT_TRUE(reader.end());
 }
 
-TEST(JsonReader, DecodesEscapes) {
+TEST(JsonReader, DecodesEscapedCharacters) {
   EXPECT_EQ(string_in(R"("\"\\\/\b\f\n\r\t")"), "\"\\/\b\f\n\r\t");
   EXPECT_EQ(string_in(R"("\u0041\u00e9\u20AC")"), "A\u00e9\u20ac");
   EXPECT_EQ(string_in(R"("\ud83d\ude00")"), "\U0001F600");
@@ -89,7 +89,7 @@ TEST(JsonReader, ReadsUnsignedNumbersExactly) {
   }
 }
 
-TEST(JsonReader, SkipsValidJson) {
+TEST(JsonReader, SkipsExactlyValidJson) {
   for (const std::string_view text : {"0", "-0", "-1.5e+10", "1E-2", "true", "false", "null", "[]", "{}",
                                       R"([[], {"a": [1, 2, {"b": null}]}, "x"])"}) {
     EXPECT_TRUE(is_json(text)) << text;
@@ -103,7 +103,7 @@ TEST(JsonReader, SkipsValidJson) {
   }
 }
 
-TEST(JsonReader, TakesTheNumbersOfPythonsJsonIfAllowed) {
+TEST(JsonReader, ReadsNonFiniteNumbersIfAllowed) {
   const auto is_read = [](std::string_view text) {
     JsonReader reader(text, 0);
     reader.allow_non_finite();
@@ -113,7 +113,7 @@ TEST(JsonReader, TakesTheNumbersOfPythonsJsonIfAllowed) {
   for (const std::string_view text : {"nan", "-NaN", "NaNs", "Inf", "[NaN Infinity]"}) EXPECT_FALSE(is_read(text));
 }
 
-TEST(JsonReader, BoundsTheDepth) {
+TEST(JsonReader, BoundsTheNestingDepth) {
   const auto nested = [](std::size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   EXPECT_TRUE(is_json(nested(kJsonDepthMax)));
   EXPECT_FALSE(is_json(nested(kJsonDepthMax + 1)));
@@ -129,7 +129,7 @@ TEST(JsonReader, NamesTheOffsetInTheFile) {
   EXPECT_EQ(skipped.error().actual(), "'x]'");
 }
 
-TEST(JsonString, RoundTrips) {
+TEST(JsonString, IsReadBackAsWritten) {
   std::string text;
   for (int c = 0; c < 0x80; ++c) text.push_back(static_cast<char>(c));
   text += "\u00e9\u20ac\U0001F600";

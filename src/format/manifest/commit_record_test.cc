@@ -26,7 +26,7 @@ Result<std::optional<CommitRecord>> read_record(const std::string& file) {
   return read_commit_record(std::as_bytes(std::span(file)));
 }
 
-TEST(CommitRecord, RoundTrips) {
+TEST(CommitRecord, IsReadBackAsWritten) {
   EXPECT_EQ(read_record(kPickle + encode_commit_record(example_record())).value(), example_record());
   CommitRecord none = example_record();
   none.files.clear();
@@ -34,7 +34,7 @@ TEST(CommitRecord, RoundTrips) {
   EXPECT_EQ(read_record(kPickle + encode_commit_record(none)).value(), none);
 }
 
-TEST(CommitRecord, WithoutAPlanHasTheVersionBefore) {
+TEST(CommitRecord, HasVersion2WithoutAPlan) {
   CommitRecord record = example_record();
   record.plan = {};
   const std::string file = kPickle + encode_commit_record(record);
@@ -45,7 +45,7 @@ TEST(CommitRecord, WithoutAPlanHasTheVersionBefore) {
 }
 
 // Checksums are no help against a record that was made with them.
-TEST(CommitRecord, RefusesAPlanWhoseRanksDoNotHaveItsFiles) {
+TEST(CommitRecord, RefusesAPlanOfWrongFileCounts) {
   for (const std::uint32_t count : {0u, 1u, 3u, UINT32_MAX}) {
     CommitRecord record = example_record();
     record.plan.ranks[0].file_count = count;
@@ -59,7 +59,7 @@ TEST(CommitRecord, IsAbsentFromStockMetadata) {
   EXPECT_FALSE(read_record(std::string(1000, '.')).value());
 }
 
-TEST(CommitRecord, AnySingleChangeOfTheFileIsNoticed) {
+TEST(CommitRecord, AnySingleChangeIsNoticed) {
   const std::string good = kPickle + encode_commit_record(example_record());
   for (std::size_t i = 0; i < good.size(); ++i) {
     for (int bit = 0; bit < 8; ++bit) {
@@ -77,7 +77,7 @@ TEST(CommitRecord, AnySingleChangeOfTheFileIsNoticed) {
   }
 }
 
-TEST(CommitRecord, RefusesAFileThatIsLongerOrShorter) {
+TEST(CommitRecord, RefusesALongerOrShorterFile) {
   const std::string good = kPickle + encode_commit_record(example_record());
   EXPECT_EQ(read_record("x" + good).error().code(), ErrorCode::kCorrupt);
   EXPECT_EQ(read_record(good.substr(1)).error().code(), ErrorCode::kCorrupt);
@@ -88,7 +88,7 @@ std::string replaced_footer_checksum(std::string file) {
   return file.replace(file.size() - 40, 4, reinterpret_cast<const char*>(&checksum), 4);
 }
 
-TEST(CommitRecord, OfALaterVersionIsUnsupportedNotCorrupt) {
+TEST(CommitRecord, LaterVersionIsUnsupported) {
   std::string file = kPickle + encode_commit_record(example_record());
   file[file.size() - 12] = 4;
   const auto record = read_record(replaced_footer_checksum(file));
@@ -97,7 +97,7 @@ TEST(CommitRecord, OfALaterVersionIsUnsupportedNotCorrupt) {
 }
 
 // Footer and body of version 1: without the eight bytes of the job's start behind the two ids.
-TEST(CommitRecord, OfVersion1HasNoStartOfTheJob) {
+TEST(CommitRecord, Version1HasNoStartOfTheJob) {
   CommitRecord expected = example_record();
   expected.plan = {};
   const std::string written = encode_commit_record(expected);
@@ -115,7 +115,7 @@ TEST(CommitRecord, OfVersion1HasNoStartOfTheJob) {
   EXPECT_EQ(read_record(replaced_footer_checksum(kPickle + body + footer)).value(), expected);
 }
 
-TEST(CommitRecord, RefusesAStartThatLeavesNoRoomForALaterOne) {
+TEST(CommitRecord, RefusesAStartBeyondTheMaximum) {
   CommitRecord record = example_record();
   record.job_start = kJobStartMax + 1;
   EXPECT_EQ(read_record(kPickle + encode_commit_record(record)).error().code(), ErrorCode::kCorrupt);

@@ -32,7 +32,7 @@ void seal_notes(std::string& front) {
                       crc32(std::as_bytes(std::span(front)).subspan(footer + 4)));
 }
 
-TEST(Notes, RoundTrip) {
+TEST(Notes, AreReadBackAsWritten) {
   EXPECT_EQ(read_notes_of(kFront + encode_notes(kNotes)).value(), kNotes);
   EXPECT_EQ(read_notes_of(kFront + encode_notes("{}")).value(), "{}");
   EXPECT_EQ(metrics_in(kNotes).value(), (Metrics{{"loss", 0.125}, {"é", -300.0}}));
@@ -59,7 +59,7 @@ TEST(Notes, TakeNoByteWithoutAText) {
   EXPECT_EQ(read_notes_of("CAIRNOTE").value(), "");  // too short for a footer
 }
 
-TEST(Notes, OtherThanAnObjectAreRefused) {
+TEST(Notes, MustBeAJsonObject) {
   const std::string deep = "{\"a\": " + std::string(100'000 / 2, '[');
   for (const std::string& text :
        {std::string("[]"), std::string("1"), std::string("{"), std::string("{} x"), std::string("{\"a\": NaN}"),
@@ -109,7 +109,7 @@ TEST(Notes, AnySingleChangeIsNoticed) {
   }
 }
 
-TEST(Notes, ASectionLongerThanTheFileIsRefused) {
+TEST(Notes, SectionBeyondTheFileIsRefused) {
   std::string front = kFront + encode_notes("{}");
   store_little_endian(reinterpret_cast<std::byte*>(front.data() + front.size() - 16), std::uint32_t{1000});
   seal_notes(front);

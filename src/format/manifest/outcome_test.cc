@@ -34,7 +34,7 @@ TEST(Outcome, CarriesTheExceptionOfEachRank) {
   EXPECT_EQ(got.causes()[1].exception(), nullptr);
 }
 
-TEST(Outcome, CarriesTheIdentityOfAnEarlierSave) {
+TEST(Outcome, CarriesTheIdOfAnEarlierSave) {
   const Error report = failure(1, sample_exception()).earlier_save("7:abc");
   const Error sent = Error::of_ranks({report, Error(ErrorCode::kNoSpace, "full").rank(2)});
   const Error got = decode_outcome(encode_outcome(sent)).error();
@@ -43,7 +43,7 @@ TEST(Outcome, CarriesTheIdentityOfAnEarlierSave) {
   EXPECT_EQ(decode_outcome(encode_outcome(report)).error().earlier_save(), "7:abc");
 }
 
-TEST(Outcome, OfOneProcessCarriesItsException) {
+TEST(Outcome, CarriesASingleException) {
   const Error got = decode_outcome(encode_outcome(failure(0, sample_exception()))).error();
   ASSERT_NE(got.exception(), nullptr);
   EXPECT_EQ(got.exception()->text, "the disk is tired");
@@ -61,14 +61,14 @@ std::string outcome_of_an_older_version(std::string_view pickle) {
   return message;
 }
 
-TEST(Outcome, OfAnOlderVersionIsReadWithoutThePickle) {
+TEST(Outcome, ReadsOldVersionsWithoutPickle) {
   const Error got = decode_outcome(outcome_of_an_older_version("cos\nsystem\n.")).error();
   EXPECT_EQ(got.message(), "no state");
   EXPECT_EQ(got.exception(), nullptr);
   EXPECT_EQ(encode_outcome(got).find("system"), std::string::npos);
 }
 
-TEST(Outcome, LeavesOutExceptionsBeyondTheSizeLimit) {
+TEST(Outcome, LimitsTheBytesOfExceptions) {
   std::vector<Error> failures;
   for (std::int64_t rank = 0; rank < 40; ++rank) {
     failures.push_back(failure(rank, {"builtins.OSError", std::string(100'000, 'x'), {}}));
@@ -81,14 +81,14 @@ TEST(Outcome, LeavesOutExceptionsBeyondTheSizeLimit) {
   EXPECT_EQ(got.causes().back().exception(), nullptr);
 }
 
-TEST(Outcome, LeavesOutAnExceptionWithTooManyFrames) {
+TEST(Outcome, LimitsTheFramesOfAnException) {
   EXPECT_NE(decode_outcome(encode_outcome(failure(0, sample_exception(kExceptionFramesMax)))).error().exception(),
             nullptr);
   EXPECT_EQ(decode_outcome(encode_outcome(failure(0, sample_exception(kExceptionFramesMax + 1)))).error().exception(),
             nullptr);
 }
 
-TEST(Outcome, ThatIsCutOffInAnExceptionIsRefused) {
+TEST(Outcome, RefusesACutException) {
   const std::string message = encode_outcome(failure(0, sample_exception()));
   for (std::size_t length = message.size() - 20; length < message.size(); ++length) {
     EXPECT_EQ(decode_outcome(message.substr(0, length)).error().code(), ErrorCode::kCorrupt) << length;

@@ -68,7 +68,7 @@ Result<std::optional<Trailer>> read(const std::string& file) {
   return read_trailer(MemorySource(std::as_bytes(std::span(file))));
 }
 
-TEST(Trailer, RoundTrips) {
+TEST(Trailer, IsReadBackAsWritten) {
   const TrailerIndex index = example_index();
   const TrailerLayout layout = TrailerLayout::make(index, kTrailerOffset).value();
   const std::string file = file_with(layout);
@@ -120,7 +120,7 @@ TEST(Trailer, CoversEveryPrecedingByteOnce) {
   EXPECT_EQ(trailer->block_checksums(0)[1], 1001u);
 }
 
-TEST(Trailer, OfAFileWithoutItemsHasOneFrame) {
+TEST(Trailer, EmptyFileHasOneFrame) {
   const TrailerLayout layout = TrailerLayout::make({}, 0).value();
   const std::optional<Trailer> trailer = read(file_with(layout)).value();
   ASSERT_TRUE(trailer);
@@ -189,7 +189,7 @@ TEST(Trailer, ChecksumDependsOnEveryPart) {
   EXPECT_NE(TrailerLayout::make(renamed, kTrailerOffset).value().render(checksums, out), first);
 }
 
-TEST(TrailerLayout, RefusesItemsThatContradictThemselves) {
+TEST(TrailerLayout, RefusesContradictoryItems) {
   const auto code_of = [](auto change) {
     TrailerIndex index = example_index();
     change(index.items);
@@ -211,7 +211,7 @@ TEST(TrailerLayout, RefusesItemsThatContradictThemselves) {
   EXPECT_EQ(code_of([](Items& items) { items.back().range.item_offset = UINT64_MAX; }), ErrorCode::kInvalidArgument);
 }
 
-TEST(TrailerLayout, TakesManyItems) {
+TEST(TrailerLayout, TakesTenThousandItems) {
   TrailerIndex index;
   std::uint64_t offset = 0;
   for (int i = 0; i < 10'000; ++i) {

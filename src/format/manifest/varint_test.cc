@@ -26,7 +26,7 @@ TEST(Varint, GivesBackEveryWidth) {
   EXPECT_EQ(coded(UINT64_MAX).size(), 10u);
 }
 
-TEST(Varint, RefusesTruncatedAndTooLargeNumbers) {
+TEST(Varint, RefusesCutAndTooLargeNumbers) {
   EXPECT_FALSE(decoded(""));
   EXPECT_FALSE(decoded("\x80"));
   EXPECT_FALSE(decoded(std::string(9, '\xFF') + '\x02'));

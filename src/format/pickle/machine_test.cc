@@ -63,7 +63,7 @@ TEST(Machine, ReadsTheTextNumbersOfProtocol1) {
   EXPECT_EQ(big[0], std::byte{0});
 }
 
-TEST(Machine, RefusesTextThatIsNoDecimalInteger) {
+TEST(Machine, RefusesNonDecimalText) {
   for (const char* text : {"I\n.", "Ix\n.", "L12\x01\n.", "I1.5\n."}) {
     EXPECT_EQ(parse(as_bytes(text)).error().code(), ErrorCode::kCorrupt) << text;
   }
@@ -78,7 +78,7 @@ TEST(Machine, StopsAtStopAndSaysWhere) {
   EXPECT_EQ(graph->integer(graph->root()), 5);
 }
 
-TEST(Machine, KeepsElementsThatComeInSeveralGoesInOrder) {
+TEST(Machine, KeepsTheOrderOfAppends) {
   const std::string pickle = "]K\x01"s + "a(K\x02K\x03" + "e(eK\x04" + "a.";
   const auto graph = parse(as_bytes(pickle));
   ASSERT_TRUE(graph.has_value());
@@ -93,7 +93,7 @@ TEST(Machine, MakesInertNodesOfAllCalls) {
   EXPECT_EQ(graph->text(graph->elements(graph->arguments(graph->root())).front()), "true");
 }
 
-TEST(Machine, AShapeIsACallOfTorchSizeWithATupleInATuple) {
+TEST(Machine, ReadsAShapeFromTorchSize) {
   for (const std::string& idiom : {"\x94\x85\x94R\x94"s, "\x85R"s, "\x94\x85R"s}) {
     const std::string pickle =
         "\x80\x04"
@@ -111,7 +111,7 @@ TEST(Machine, AShapeIsACallOfTorchSizeWithATupleInATuple) {
   }
 }
 
-TEST(Machine, ANameMayHoldAnyByteButTheEndOfItsLine) {
+TEST(Machine, ANameMayHoldAZeroByte) {
   const std::string pickle = "cm\0x\nn\0\n."s;
   const auto graph = parse(as_bytes(pickle));
   ASSERT_TRUE(graph.has_value());
@@ -127,7 +127,7 @@ TEST(Machine, AListMayContainItself) {
   EXPECT_EQ(graph->elements(graph->root()).front(), graph->root());
 }
 
-TEST(Machine, AnOrderedDictGetsItsItemsAndAnInstanceItsState) {
+TEST(Machine, FillsOrderedDictsAndInstances) {
   const std::string ordered = "ccollections\nOrderedDict\n)RX\x01\x00\x00\x00kK\x01s."s;
   const auto dict = parse(as_bytes(ordered));
   ASSERT_TRUE(dict.has_value());
@@ -141,7 +141,7 @@ TEST(Machine, AnOrderedDictGetsItsItemsAndAnInstanceItsState) {
   EXPECT_TRUE(instance->state(instance->root()).is_set());
 }
 
-TEST(Machine, RefusesOpcodesThatAreNotForData) {
+TEST(Machine, RefusesOpcodesNotForData) {
   expect_error("\x80\x02\x82\x01."s, ErrorCode::kUnsupported, 2);  // EXT1
   expect_error("(ios\nsystem\n."s, ErrorCode::kUnsupported, 1);    // INST
   expect_error("Pid\n."s, ErrorCode::kUnsupported, 0);             // PERSID
@@ -165,12 +165,12 @@ TEST(Machine, RefusesLengthsBeyondTheEnd) {
   expect_error("cos\nsystem"s, ErrorCode::kCorrupt, 0);
 }
 
-TEST(Machine, RefusesAMemoNumberThatNothingCouldHaveMade) {
+TEST(Machine, RefusesAnUnsetMemoNumber) {
   expect_error("j\xff\xff\xff\x7f."s, ErrorCode::kCorrupt, 0);
   expect_error("Nq\x01h\x02."s, ErrorCode::kCorrupt, 3);
 }
 
-TEST(Machine, RefusesOpcodesWithoutTheirOperands) {
+TEST(Machine, RefusesOpcodesLackingOperands) {
   for (const char* pickle :
        {".",     "a.",    "Na.",    "R.",   "NR.",       "b.",   "t.",    "1.", "0.", "2.", "(.",    "NN.",  "(K\1.",
         "\x85.", "\x94.", "N)R)).", "NNb.", "]N(N\x93.", "NNs.", "NNNs.", "Q.", "e.", "u.", "}(Nu.", "\x90."}) {
@@ -214,7 +214,7 @@ class FirstNumber final : public FoldHandler {
   int calls_like = 0;
 };
 
-TEST(FoldHandler, ReceivesEachFinishedInstanceAndReplacesTheInstance) {
+TEST(FoldHandler, ReplacesFinishedInstances) {
   for (const std::string& open : {")\x81}("s, ")\x81\x94}\x94("s}) {
     const auto object = [&](char number) { return "cm\nC\n" + open + "X\x01\x00\x00\x00kK"s + number + "ub"; };
     const std::string pickle = "](" + object(7) + object(9) + "e.padding";
@@ -242,7 +242,7 @@ std::string alike(const std::vector<std::string>& numbers) {
   return pickle + "e.padding that makes room for wide loads"s;
 }
 
-TEST(FoldHandler, IsGivenObjectsThatAreWrittenAlikeWithoutAGraph) {
+TEST(FoldHandler, FoldsAlikeObjectsWithoutGraph) {
   const std::string pickle =
       alike({"K\x01", "K\x02", "M\x00\x03"s, "J\x00\x00\x00\x04"s, "\x8a\x05\x00\x00\x00\x00\x05"s});
   FirstNumber fold_handler;
@@ -255,7 +255,7 @@ TEST(FoldHandler, IsGivenObjectsThatAreWrittenAlikeWithoutAGraph) {
   EXPECT_EQ(fold_handler.calls_like, 4);
 }
 
-TEST(FoldHandler, IsNotGivenAnObjectWrittenAlikeThatIsReferredToAgain) {
+TEST(FoldHandler, SkipsAlikeObjectsReferredTo) {
   // Entries 2 and 3 are the first object and its state, 4 and 5 the second object and its state.
   for (const char entry : {'\x02', '\x03', '\x04', '\x05', '\x06', '\x07'}) {
     SCOPED_TRACE(static_cast<int>(entry));
@@ -273,7 +273,7 @@ TEST(FoldHandler, IsNotGivenAnObjectWrittenAlikeThatIsReferredToAgain) {
   }
 }
 
-TEST(FoldHandler, ATruncatedObjectIsAnErrorEvenAfterEqualObjects) {
+TEST(FoldHandler, RefusesATruncatedAlikeObject) {
   const std::string pickle = alike({"K\x01", "K\x02", "K\x03"});
   const std::size_t end = pickle.find("e.padding");
   for (std::size_t size = 0; size <= end + 1; ++size) {
@@ -282,7 +282,7 @@ TEST(FoldHandler, ATruncatedObjectIsAnErrorEvenAfterEqualObjects) {
   }
 }
 
-TEST(FoldHandler, IsNotAskedAboutAnInstanceThatIsReferredToAgain) {
+TEST(FoldHandler, SkipsInstancesReferredTo) {
   const std::string by_memo =
       "](cm\nC\n)\x81\x94}\x94(X\x01\x00\x00\x00kK\x07ubh\x00"
       "e.padding"s;
@@ -303,7 +303,7 @@ TEST(FoldHandler, IsNotAskedAboutAnInstanceThatIsReferredToAgain) {
 
 // The state's list is put into an older list before the instance is finished: a fold would leave the older list with a
 // dangling element.
-TEST(FoldHandler, IsNotCalledWhileAnOlderObjectMayHoldAPartOfTheInstance) {
+TEST(FoldHandler, SkipsInstancesOfSharedParts) {
   const std::string pickle =
       "]\x94(cm\nC\n)\x81}(X\x01\x00\x00\x00kK\x07X\x01\x00\x00\x00lh\x00(K\x01K\x02\x86"
       "eubK\x05"

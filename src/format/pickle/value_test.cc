@@ -93,7 +93,7 @@ std::vector<Value> examples() {
   return values;
 }
 
-TEST(Value, RoundTrips) {
+TEST(Value, IsReadBackAsWritten) {
   for (const int protocol : {2, 4}) {
     for (const Value& value : examples()) {
       SCOPED_TRACE(to_string(value) + " in protocol " + std::to_string(protocol));
@@ -142,7 +142,7 @@ TEST(Value, ReadsColumnMajorArraysRowByRow) {
   EXPECT_EQ(array->data, "\1\2\3\4\5\6");
 }
 
-TEST(Value, AnArrayWithTooFewBytesIsNotTakenForOne) {
+TEST(Value, ArrayLackingBytesIsAnObject) {
   const Value array = Array{Array::Kind::kNumpyArray, DType::kInt8, {3}, "abc"};
   std::string pickle = write(array, 4);
   const std::size_t shape = pickle.find("(K\x01(K\x03t");
@@ -154,7 +154,7 @@ TEST(Value, AnArrayWithTooFewBytesIsNotTakenForOne) {
   EXPECT_EQ(value->object()->name, "_reconstruct");
 }
 
-TEST(Value, RefusesCycles) {
+TEST(Value, RefusesACyclicValue) {
   const auto value = read(
       "]\x94h\x00"
       "a."s);
@@ -180,7 +180,7 @@ TEST(Value, ReportsSharedObjects) {
   EXPECT_EQ(items[0].get_if<List>()->items[0].identity(), 0) << "a number";
 }
 
-TEST(Value, RefusesSharingThatWouldGrowWithoutBound) {
+TEST(Value, RefusesUnboundedSharing) {
   std::string pickle = "]\x94"s;
   for (char level = 0; level < 40; ++level) pickle += "0](h"s + level + "h" + level + "e\x94";
   const auto value = read(pickle + ".");
@@ -188,13 +188,13 @@ TEST(Value, RefusesSharingThatWouldGrowWithoutBound) {
   EXPECT_EQ(value.error().code(), ErrorCode::kUnsafe);
 }
 
-TEST(Value, ReachesTheDepthThatIsPromisedAndNoFurther) {
+TEST(Value, ReachesExactlyTheMaximumDepth) {
   const auto nested = [](std::size_t depth) { return std::string(depth + 1, ']') + std::string(depth, 'a') + "."; };
   EXPECT_TRUE(read(nested(kValueDepthMax)).has_value());
   EXPECT_FALSE(read(nested(kValueDepthMax + 1)).has_value());
 }
 
-TEST(Value, HasTheCurrentNamesForTheOldNamesOfProtocolTwo) {
+TEST(Value, TranslatesNamesOfProtocolTwo) {
   const auto value = read("c__builtin__\nxrange\n(K\x01tR."s);
   ASSERT_TRUE(value.has_value());
   ASSERT_NE(value->object(), nullptr);
@@ -217,7 +217,7 @@ TEST(Value, APersistentIdNeedsAResolver) {
   EXPECT_EQ(*value, Value(make<List>("resolved id")));
 }
 
-TEST(Value, NamesWithLineFeedsCannotSmuggleOpcodes) {
+TEST(Value, LineFeedsSmuggleNoOpcodes) {
   Tuple both;
   both.items.push_back(object("a\nb", "c", None{}));
   both.items.push_back(object("a", "b\nc", None{}));

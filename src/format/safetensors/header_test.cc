@@ -94,7 +94,7 @@ TEST(SafetensorsHeader, RefusesOtherMembers) {
   }
 }
 
-TEST(SafetensorsHeader, ReadsTensorsBesideOneOfATypeWithoutADType) {
+TEST(SafetensorsHeader, PassesOverTypesWithoutADType) {
   for (const std::string type : {"F6_E2M3", "F6_E3M2"}) {
     const std::string text = "{" + entry("a", type, "[4]", "[0,3]") + "," + entry("b", "U16", "[1]", "[3,5]") + "}";
     const Result<Header> header = read(file_of(text, 5));
@@ -120,7 +120,7 @@ TEST(SafetensorsHeader, BoundsItsLength) {
   EXPECT_FALSE(read(file_of("{}" + std::string(kHeaderBytesMax, ' '), 0))) << "above the format's limit";
 }
 
-TEST(SafetensorsHeader, IsRenderedToTheBytesThatWereRead) {
+TEST(SafetensorsHeader, IsReadBackAsRendered) {
   Header header;
   header.metadata = {{"format", "pt"}, {"note", "a \"quoted\"\n line"}};
   std::uint64_t place = 0;
@@ -149,7 +149,7 @@ TEST(SafetensorsHeader, IsRenderedToTheBytesThatWereRead) {
   }
 }
 
-TEST(SafetensorsHeader, IsNotRenderedForTensorsOutsideTheFormat) {
+TEST(SafetensorsHeader, RendersNoTensorOutsideFormat) {
   const auto refused = [](std::string name, DType dtype, Extents shape, std::uint64_t bytes) {
     Header header;
     header.tensors.push_back({"first", DType::kUInt8, {1}, 0, 1});

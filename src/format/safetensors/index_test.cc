@@ -5,7 +5,7 @@
 namespace cairn::safetensors {
 namespace {
 
-TEST(SafetensorsIndex, IsRenderedToTheBytesThatWereRead) {
+TEST(SafetensorsIndex, IsReadBackAsRendered) {
   Index index;
   index.files = {{"a \"b\"", "model-00001-of-00002.safetensors"}, {"c", "model-00002-of-00002.safetensors"}};
   const Result<std::string> text = render_index(index, 12);
@@ -17,13 +17,13 @@ TEST(SafetensorsIndex, IsRenderedToTheBytesThatWereRead) {
   EXPECT_TRUE(read_index(*render_index({}, 0)));
 }
 
-TEST(SafetensorsIndex, MayHoldMore) {
+TEST(SafetensorsIndex, MayHoldFurtherMembers) {
   const Result<Index> index = read_index(R"({"metadata": {"x": [1.5, null]}, "weight_map": {"a": "f"}, "more": true})");
   ASSERT_TRUE(index);
   EXPECT_EQ(index->files.size(), 1U);
 }
 
-TEST(SafetensorsIndex, HasPathsWithoutPartsThatNameNoFolder) {
+TEST(SafetensorsIndex, DropsEmptyAndDotPathParts) {
   const std::vector<std::pair<std::string_view, std::string_view>> paths{
       {"f", "f"},   {"./f", "f"},   {".//a/./f", "a/f"}, {"/a/f", "/a/f"}, {"//f", "/f"}, {"../f", "../f"},
       {"a/", "a/"}, {"a/./", "a/"}, {".", ""},           {"", ""},         {"/", "/"},    {"..", ".."}};

@@ -56,7 +56,7 @@ TEST(StateFile, HasTheKeysOfDcpsFlattening) {
   }
 }
 
-TEST(StateFile, TensorsOfOneStorageAreWindowsOfOneRecord) {
+TEST(StateFile, SharedStorageIsOneRecord) {
   for (const std::string& name : kFormats) {
     SCOPED_TRACE(name);
     const Opened opened(seed(name));
@@ -73,7 +73,7 @@ TEST(StateFile, TensorsOfOneStorageAreWindowsOfOneRecord) {
   }
 }
 
-TEST(StateFile, TheArchiveOfAnEntryAloneHoldsItsValue) {
+TEST(StateFile, ArchiveOfAnEntryHasItsValue) {
   for (const std::string& name : kFormats) {
     SCOPED_TRACE(name);
     const Opened opened(seed(name));
@@ -88,7 +88,7 @@ TEST(StateFile, TheArchiveOfAnEntryAloneHoldsItsValue) {
   }
 }
 
-TEST(StateFile, AQuantisedTensorIsListedAndReadOnlyAsAnArchive) {
+TEST(StateFile, ReadsQuantisedOnlyAsArchive) {
   const Opened opened(seed("quantised.pt"));
   const StateFile& file = **opened.file;
   ASSERT_TRUE(file.find("q")->tensor);
@@ -97,7 +97,7 @@ TEST(StateFile, AQuantisedTensorIsListedAndReadOnlyAsAnArchive) {
   EXPECT_TRUE(file.payload(*file.find("q")));
 }
 
-TEST(StateFile, AStorageOfAnUnknownCallIsItsBytes) {
+TEST(StateFile, UnknownStorageIsItsBytes) {
   const Opened opened(seed("opaque_storages.pt"));
   const StateFile& file = **opened.file;
   const Value storage = file.value(*file.find("storage")).value();
@@ -113,7 +113,7 @@ TEST(StateFile, AStorageOfAnUnknownCallIsItsBytes) {
   EXPECT_FALSE(file.storage_problems(8).size());
 }
 
-TEST(StateFile, EveryKindOfEntryHasAnArchiveWithItsValue) {
+TEST(StateFile, EntriesOfEveryKindAreArchived) {
   for (const char* name : {"opaque_storages.pt", "legacy_module.pt", "archive_module.pt", "protocol_1.pt"}) {
     const Opened opened(seed(name));
     ASSERT_TRUE(opened.file) << name << opened.file.error().what();
@@ -128,7 +128,7 @@ TEST(StateFile, EveryKindOfEntryHasAnArchiveWithItsValue) {
   }
 }
 
-TEST(StateFile, AModuleOfALegacyFileEqualsThatOfAnArchive) {
+TEST(StateFile, LegacyModuleEqualsArchived) {
   const Opened legacy(seed("legacy_module.pt"));
   const Opened archive(seed("archive_module.pt"));
   const auto module_of = [](const Opened& opened) { return (*opened.file)->value(*(*opened.file)->find("m")).value(); };
@@ -142,7 +142,7 @@ TEST(StateFile, OnlyAMappingIsAStateDict) {
   EXPECT_EQ(opened.file.error().actual(), "a list");
 }
 
-TEST(StateFile, AFlippedByteOfTheArchivesPickleIsFound) {
+TEST(StateFile, FlippedByteInPickleIsFound) {
   const std::string bytes = seed("archive.pt");
   const std::size_t place = bytes.find("optimizer");
   ASSERT_NE(place, std::string::npos);
@@ -153,20 +153,20 @@ TEST(StateFile, AFlippedByteOfTheArchivesPickleIsFound) {
   EXPECT_EQ(opened.file.error().code(), ErrorCode::kCorrupt);
 }
 
-TEST(StateFile, ALegacyFileCutShortAnywhereIsRefused) {
+TEST(StateFile, RefusesACutLegacyFile) {
   const std::string bytes = seed("legacy.pt");
   for (std::size_t length = 0; length < bytes.size(); ++length) {
     ASSERT_FALSE(Opened(bytes.substr(0, length)).file) << length;
   }
 }
 
-TEST(StateFile, ALegacyFileWithMoreBytesThanItsStoragesIsRefused) {
+TEST(StateFile, RefusesALongerLegacyFile) {
   const std::string bytes = seed("legacy.pt");
   EXPECT_EQ(Opened(bytes + "x").file.error().code(), ErrorCode::kUnsupported);
   EXPECT_EQ(Opened(bytes + bytes).file.error().offset(), bytes.size());
 }
 
-TEST(StateFile, ALegacyFileNeedsItsMagicNumberAndVersion) {
+TEST(StateFile, LegacyNeedsMagicAndVersion) {
   const std::string bytes = seed("legacy.pt");
   std::string magic = bytes;
   magic[5] = static_cast<char>(magic[5] ^ 1);

@@ -87,7 +87,7 @@ TEST(TensorItem, HeadDoesNotDependOnThePayload) {
   EXPECT_NE(first, second);
 }
 
-TEST(TensorItem, BeyondFourGiBStaysReadable) {
+TEST(TensorItem, StaysReadableBeyondFourGiB) {
   const TensorItem item{DType::kUInt8, {5'000'000'000}};
   const TensorItemLayout layout = layout_tensor_item(item).value();
   class Sparse final : public ByteSource {
@@ -118,7 +118,7 @@ TEST(TensorItem, BeyondFourGiBStaysReadable) {
   EXPECT_EQ(record.record_crc, 77u);
 }
 
-TEST(TensorItem, RefusesTensorsWithoutANativeForm) {
+TEST(TensorItem, RefusesTensorsOfNoNativeForm) {
   const auto code_of = [](const TensorItem& item) {
     const auto layout = layout_tensor_item(item);
     return layout ? std::optional<ErrorCode>() : layout.error().code();

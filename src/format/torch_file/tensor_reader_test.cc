@@ -61,7 +61,7 @@ TEST(TensorReader, ReadsEveryKindOfStridedTensor) {
   }
 }
 
-TEST(TensorReader, ReadsFlags) {
+TEST(TensorReader, ReadsTheFlagsOfATensor) {
   EXPECT_TRUE(read(golden("stock_conjugate.pt")).value().conjugate);
   EXPECT_TRUE(read(golden("stock_negative.pt")).value().negative);
   EXPECT_TRUE(read(golden("stock_parameter.pt")).value().requires_grad);
@@ -71,7 +71,7 @@ TEST(TensorReader, ReadsFlags) {
   EXPECT_FALSE(read(golden("stock_without_crcs.pt")).value().record_crc);
 }
 
-TEST(TensorReader, RefusesAStateThatChangesTheTensor) {
+TEST(TensorReader, RefusesATensorWithAState) {
   for (const char* file : {"stock_float32_2d.pt", "stock_parameter.pt"}) {
     const auto record = read(with_a_state(golden(file)));
     ASSERT_FALSE(record) << file;
@@ -80,7 +80,7 @@ TEST(TensorReader, RefusesAStateThatChangesTheTensor) {
   }
 }
 
-TEST(TensorReader, NamesObjectsOtherThanPlainTensors) {
+TEST(TensorReader, NamesTheClassOfOtherObjects) {
   const auto refusal = [](const char* file) {
     const auto record = read(golden(file));
     EXPECT_FALSE(record) << file;

@@ -49,13 +49,13 @@ Value example() {
   return dict;
 }
 
-TEST(ValueArchive, RoundTrips) {
+TEST(ValueArchive, IsReadBackAsWritten) {
   const std::string archive = encode_value(example()).value();
   EXPECT_EQ(decode(archive).value(), example());
   EXPECT_EQ(encode_value(example()).value(), archive);
 }
 
-TEST(ValueArchive, DescribesTensorsByTheirConstructorCalls) {
+TEST(ValueArchive, DescribesTensorsByTheirCalls) {
   const std::string archive = encode_value(List{{Value(floats({2, 1}, {1, 2})), Value(3)}}).value();
   const Value described = describe_value(MemorySource(std::as_bytes(std::span(archive)))).value();
   const auto& items = described.get_if<List>()->items;
@@ -81,7 +81,7 @@ TEST(ValueArchive, StoragesAreAligned) {
   }
 }
 
-TEST(ValueArchive, RefusesToEncodeUnsupportedValues) {
+TEST(ValueArchive, RefusesUnsupportedValues) {
   auto object = std::make_unique<Object>();
   object->module = "some";
   object->name = "Thing";
@@ -129,7 +129,7 @@ TEST(ValueArchive, TensorsComeBackRowMajor) {
   EXPECT_EQ(*find(views, "block"), Value(floats({2, 2}, {5, 6, 9, 10})));
 }
 
-TEST(ValueArchive, ATensorWithoutAnArrayFormIsAnObject) {
+TEST(ValueArchive, TensorWithoutArrayIsAnObject) {
   EXPECT_EQ(first_unknown_class(decode(golden("stock_requires_grad.pt")).value()), "torch._utils._rebuild_tensor_v2");
   EXPECT_EQ(first_unknown_class(decode(golden("stock_parameter.pt")).value()), "torch._utils._rebuild_parameter");
   EXPECT_EQ(first_unknown_class(decode(golden("stock_quantized.pt")).value()), "torch._utils._rebuild_qtensor");
@@ -154,7 +154,7 @@ TEST(ValueArchive, NoticesADamagedRecord) {
   EXPECT_EQ(value.error().offset(), 704u);
 }
 
-TEST(ValueArchive, ExpandedTensorsDoNotFillTheMemory) {
+TEST(ValueArchive, BoundsAnExpandedTensor) {
   std::string archive = golden("stock_expanded.pt");
   const std::uint64_t directory = zip::read_directory(MemorySource(std::as_bytes(std::span(archive)))).value().offset;
   archive.replace(directory + 16, 4, 4, '\0');  // the pickle's CRC: not computed
@@ -194,7 +194,7 @@ TEST(Padding, KeepsTheArchiveReadable) {
   }
 }
 
-TEST(Padding, RefusesArchivesThatCannotBePadded) {
+TEST(Padding, RefusesUnpaddableArchives) {
   const auto code_of = [](const std::string& archive, std::uint64_t length) {
     const auto padded = pad_archive(archive, length);
     return padded ? std::optional<ErrorCode>() : padded.error().code();

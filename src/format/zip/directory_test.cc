@@ -53,7 +53,7 @@ ErrorCode code_of(const std::string& archive) {
   return directory ? ErrorCode::kInternal : directory.error().code();
 }
 
-TEST(Directory, RoundTrips) {
+TEST(Directory, IsReadBackAsWritten) {
   const std::string archive = make_archive(kThreeRecords);
   const MemorySource source(bytes_of(archive));
   const Directory directory = read_directory(source).value();
@@ -88,7 +88,7 @@ TEST(Directory, IsFoundBeforeTheLongestComment) {
   EXPECT_EQ(code_of(archive), ErrorCode::kUnsupported) << "no comment is longer";
 }
 
-TEST(Directory, LargerThanTheTailIsReadWhole) {
+TEST(Directory, IsReadWholeBeyondTheTail) {
   std::vector<Content> contents;
   for (int i = 0; i < 500; ++i) contents.push_back({"a/data/" + std::to_string(i), std::to_string(i)});
   const std::string archive = make_archive(contents);
@@ -109,7 +109,7 @@ TEST(Directory, RefusesANameUsedTwice) {
   EXPECT_EQ(code_of(make_archive(many)), ErrorCode::kCorrupt);
 }
 
-TEST(Directory, OfAnotherFormatIsUnsupportedNotCorrupt) {
+TEST(Directory, OtherFormatIsUnsupported) {
   EXPECT_EQ(code_of(""), ErrorCode::kUnsupported);
   EXPECT_EQ(code_of(std::string(10000, '\0')), ErrorCode::kUnsupported);
   EXPECT_EQ(code_of(make_archive({{"no_prefix", "1"}})), ErrorCode::kUnsupported);
@@ -126,7 +126,7 @@ TEST(Directory, CrcZeroOfBytesMeansNotComputed) {
 }
 
 // Damage in the directory must cause an error, or leave a directory whose ranges lie inside the archive.
-TEST(Directory, StaysInsideTheArchiveForAnyContent) {
+TEST(Directory, DamageStaysInsideTheArchive) {
   const std::string good = make_archive(kThreeRecords);
   const std::uint64_t begin = read_directory(MemorySource(bytes_of(good))).value().offset;
   std::size_t refused = 0;
@@ -147,7 +147,7 @@ TEST(Directory, StaysInsideTheArchiveForAnyContent) {
   EXPECT_GT(refused, 200u);
 }
 
-TEST(Directory, RefusesSizesAndPlacesBeyondTheArchive) {
+TEST(Directory, RefusesRangesBeyondTheArchive) {
   const std::string good = make_archive(kThreeRecords);
   const Directory directory = read_directory(MemorySource(bytes_of(good))).value();
   const auto with = [&](std::uint64_t offset, std::uint32_t value) {
@@ -180,7 +180,7 @@ TEST(LocalHeader, MustBelongToTheEntry) {
   EXPECT_EQ(code_with(40, 'Q'), ErrorCode::kCorrupt);  // wrong name
 }
 
-TEST(LocalHeader, OfACompressedRecordIsUnsupported) {
+TEST(LocalHeader, CompressionIsUnsupported) {
   std::string archive = make_archive(kThreeRecords);
   const Directory directory = read_directory(MemorySource(bytes_of(archive))).value();
   archive[directory.offset + 10] = 8;

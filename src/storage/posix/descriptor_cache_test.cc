@@ -86,7 +86,7 @@ std::string complaint_about(const ReadableFile& file, std::size_t n) {
   return direct == expected && *cached == expected ? "" : "other bytes than " + expected;
 }
 
-TEST(DescriptorCache, ReadsThousandsOfFilesInManyThreads) {
+TEST(DescriptorCache, ReadsManyFilesInManyThreads) {
   constexpr std::size_t kCount = 3000;
   constexpr std::size_t kThreads = 24;  // more than the descriptors: some threads have to wait
   constexpr int kReads = 500;
@@ -111,7 +111,7 @@ TEST(DescriptorCache, ReadsThousandsOfFilesInManyThreads) {
   EXPECT_LE(open_descriptors(), before + 1 + 64 / 4);
 }
 
-TEST(DescriptorCache, ReleasesDescriptorsForOtherFiles) {
+TEST(DescriptorCache, ReleasesDescriptorsForOthers) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "the sanitizers ask for a pipe to look at an object, and here there is no descriptor left";
 #endif
@@ -163,14 +163,14 @@ class ClosedFile : public testing::Test {
   int names_open_ = 0;
 };
 
-TEST_F(ClosedFile, IsReadAgain) { EXPECT_EQ(read_text(*file_).value(), "first"); }
+TEST_F(ClosedFile, IsOpenedAndReadAgain) { EXPECT_EQ(read_text(*file_).value(), "first"); }
 
-TEST_F(ClosedFile, ThatIsGoneIsNotFound) {
+TEST_F(ClosedFile, ARemovedFileIsNotFound) {
   fs::remove(path_);
   EXPECT_EQ(read_text(*file_).error().code(), ErrorCode::kNotFound);
 }
 
-TEST_F(ClosedFile, ThatWasReplacedIsNeverRead) {
+TEST_F(ClosedFile, AReplacedFileIsNeverRead) {
   write_file(scratch_.path() / "other", "other");
   fs::rename(scratch_.path() / "other", path_);
   const auto read = read_text(*file_);
@@ -181,7 +181,7 @@ TEST_F(ClosedFile, ThatWasReplacedIsNeverRead) {
   EXPECT_EQ(file_->read_direct_at(0, buffer.span()).error().code(), ErrorCode::kUnavailable);
 }
 
-TEST_F(ClosedFile, ThatWasChangedInPlaceIsNeverRead) {
+TEST_F(ClosedFile, AFileChangedInPlaceIsNeverRead) {
   struct stat before {};
   ASSERT_EQ(stat(path_.c_str(), &before), 0);
   write_file(path_, "FIRST");
@@ -191,13 +191,13 @@ TEST_F(ClosedFile, ThatWasChangedInPlaceIsNeverRead) {
   EXPECT_EQ(read_text(*file_).error().code(), ErrorCode::kUnavailable);
 }
 
-TEST_F(ClosedFile, ThatBecameALinkIsUnsafe) {
+TEST_F(ClosedFile, AFileBehindALinkIsUnsafe) {
   fs::rename(path_, scratch_.path() / "moved");
   fs::create_symlink("moved", path_);
   EXPECT_EQ(read_text(*file_).error().code(), ErrorCode::kUnsafe);
 }
 
-TEST(DescriptorCache, AnOpenFileIsReadThoughItsNameIsGone) {
+TEST(DescriptorCache, ReadsAnOpenFileWithoutAName) {
   const ScratchDirectory scratch;
   const auto storage = PosixStorage::make_directory(scratch.path()).value();
   const Files files = open_numbered(*storage, scratch.path(), 1);

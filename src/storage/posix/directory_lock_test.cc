@@ -25,7 +25,7 @@ namespace {
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 
-class DirectoryLocks : public testing::Test {
+class DirectoryLockTest : public testing::Test {
  protected:
   std::shared_ptr<const os::Fd> directory() const {
     return std::make_shared<const os::Fd>(::open(scratch_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -36,7 +36,7 @@ class DirectoryLocks : public testing::Test {
   ScratchDirectory scratch_;
 };
 
-TEST_F(DirectoryLocks, LeaveNoFile) {
+TEST_F(DirectoryLockTest, LeavesNoFileBehind) {
   for (int i = 0; i < 3; ++i) {
     const auto lock = lock_directory(directory(), 1min);
     ASSERT_TRUE(lock && *lock);
@@ -45,14 +45,14 @@ TEST_F(DirectoryLocks, LeaveNoFile) {
   EXPECT_TRUE(is_empty());
 }
 
-TEST_F(DirectoryLocks, OfARemovedDirectoryAreNotFound) {
+TEST_F(DirectoryLockTest, FindsNoRemovedDirectory) {
   const auto opened = directory();
   ASSERT_TRUE(fs::remove(scratch_.path()));
   EXPECT_EQ(lock_directory(opened, 1min).error().code(), ErrorCode::kNotFound);
 }
 
 // A process that waits for the lock finds out when the holder has removed the directory.
-TEST_F(DirectoryLocks, OfADirectoryThatTheHolderRemovesAreNotFound) {
+TEST_F(DirectoryLockTest, TheHolderRemovesTheDirectory) {
   const auto opened = directory();
   std::atomic<bool> waits = false;
   Result<std::unique_ptr<StorageLock>> second = Error(ErrorCode::kInternal, "not tried");
@@ -74,7 +74,7 @@ TEST_F(DirectoryLocks, OfADirectoryThatTheHolderRemovesAreNotFound) {
 }
 
 // The counter is right only if the lock excludes all threads and processes.
-TEST_F(DirectoryLocks, ExcludeThreadsAndProcesses) {
+TEST_F(DirectoryLockTest, ExcludesThreadsAndProcesses) {
   constexpr int kProcesses = 2;
   constexpr int kThreads = 3;
   constexpr int kRounds = 100;
@@ -112,7 +112,7 @@ TEST_F(DirectoryLocks, ExcludeThreadsAndProcesses) {
 }
 
 // A waiter has the file open when the holder retires the file: the waiter's lock is worthless.
-TEST_F(DirectoryLocks, AreNotTakenOnARetiredFile) {
+TEST_F(DirectoryLockTest, RefusesARetiredFile) {
   auto lock = lock_directory(directory(), 1min);
   ASSERT_TRUE(lock && *lock);
   const os::Fd waiter(::open(lock_file().c_str(), O_RDWR | O_CLOEXEC));
@@ -131,7 +131,7 @@ TEST_F(DirectoryLocks, AreNotTakenOnARetiredFile) {
 }
 
 // Files of processes that do not hold the lock appear in the directory all the time.
-TEST_F(DirectoryLocks, OfOneHolderAreNotWaitedForWithoutEndThoughTheDirectoryChanges) {
+TEST_F(DirectoryLockTest, GivesUpInAChangingDirectory) {
   const auto held = lock_directory(directory(), 1min);
   ASSERT_TRUE(held && *held);
   std::atomic<bool> has_ended = false;
@@ -155,7 +155,7 @@ TEST_F(DirectoryLocks, OfOneHolderAreNotWaitedForWithoutEndThoughTheDirectoryCha
 }
 
 // The state after a file server gave the lock away: the name belongs to the next holder.
-TEST_F(DirectoryLocks, ThatWereLostLeaveTheFileOfTheNextHolder) {
+TEST_F(DirectoryLockTest, ALostLockLeavesTheNextHolders) {
   auto lost = lock_directory(directory(), 1min);
   ASSERT_TRUE(lost && *lost);
   EXPECT_TRUE((*lost)->is_held());
@@ -170,7 +170,7 @@ TEST_F(DirectoryLocks, ThatWereLostLeaveTheFileOfTheNextHolder) {
 }
 
 // A free lock is granted even after the stop.
-TEST_F(DirectoryLocks, AreWaitedForUntilAStop) {
+TEST_F(DirectoryLockTest, EndsTheWaitAtAStop) {
   os::StopFlag stop;
   stop.set();
   auto held = lock_directory(directory(), 1min, &stop);
@@ -183,7 +183,7 @@ TEST_F(DirectoryLocks, AreWaitedForUntilAStop) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 9min);
 }
 
-TEST_F(DirectoryLocks, OfAKilledProcessAreFree) {
+TEST_F(DirectoryLockTest, FreeAfterAKilledProcess) {
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
   const pid_t child = fork();
@@ -205,7 +205,7 @@ TEST_F(DirectoryLocks, OfAKilledProcessAreFree) {
   EXPECT_TRUE(is_empty());
 }
 
-TEST_F(DirectoryLocks, OfAForkedHolderAreReleasedByTheChild) {
+TEST_F(DirectoryLockTest, ReleasedDespiteAForkedChild) {
   auto lock = lock_directory(directory(), 1min);
   ASSERT_TRUE(lock && *lock);
   int hold[2];
@@ -224,7 +224,7 @@ TEST_F(DirectoryLocks, OfAForkedHolderAreReleasedByTheChild) {
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
 }
 
-TEST_F(DirectoryLocks, AreNullWhereThereAreNone) {
+TEST_F(DirectoryLockTest, NullWithoutSupportForLocks) {
   for (const int error : {ENOLCK, ENOSYS, EOPNOTSUPP}) {
     SCOPED_TRACE(std::strerror(error));
     const bool ran = run_with_refused({{SYS_flock, error}}, [&] {
@@ -238,7 +238,7 @@ TEST_F(DirectoryLocks, AreNullWhereThereAreNone) {
 }
 
 // The advice to remove the lock file would be wrong: the file is in order, and another save may hold the lock.
-TEST_F(DirectoryLocks, NameTheFailureOfTheFileSystem) {
+TEST_F(DirectoryLockTest, NamesTheFileSystemsFailure) {
   constexpr unsigned kFlags = 3;
   const std::vector<std::vector<RefusedCall>> cases{
       {{SYS_fstat, EIO}, {SYS_newfstatat, EIO, kFlags, AT_EMPTY_PATH}},
@@ -256,7 +256,7 @@ TEST_F(DirectoryLocks, NameTheFailureOfTheFileSystem) {
   }
 }
 
-TEST_F(DirectoryLocks, FollowNoLink) {
+TEST_F(DirectoryLockTest, FollowsNoLinkToAFile) {
   fs::create_symlink("elsewhere", lock_file());
   EXPECT_FALSE(lock_directory(directory(), 1min));
   EXPECT_FALSE(fs::exists(scratch_.path() / "elsewhere"));

@@ -87,7 +87,7 @@ TEST(PosixFile, FailsIfBytesWereLostOnTheirWay) {
   }
 }
 
-TEST(PosixFile, IsSyncedAtTheEndWithoutEarlyWriteBack) {
+TEST(PosixFile, SyncsWithoutEarlyWriteBack) {
   for (const int error : {ENOSYS, EPERM}) {
     const ScratchDirectory scratch;
     const auto storage = PosixStorage::make_directory(scratch.path()).value();
@@ -100,7 +100,7 @@ TEST(PosixFile, IsSyncedAtTheEndWithoutEarlyWriteBack) {
 }
 
 // Four threads write at once, and each write is refused with O_DIRECT.
-TEST(PosixFile, GoesThroughThePageCacheWhereDirectWritesAreRefused) {
+TEST(PosixFile, WritesAfterRefusedDirectWrites) {
   const ScratchDirectory scratch;
   const auto storage = PosixStorage::make_directory(scratch.path()).value();
   const auto file = storage->create("file", {.size = 4 * kMiB, .direct_io = true}).value();
@@ -117,7 +117,6 @@ TEST(PosixFile, GoesThroughThePageCacheWhereDirectWritesAreRefused) {
   EXPECT_TRUE(file->finish(4 * kMiB, Durability::kDurable));
 }
 
-// For a file system that refuses O_DIRECT before it looks for the name.
 // The kernel brings a part of a large range at one advice.
 TEST(PosixFile, IsPrefetchedToTheEndOfTheRange) {
   const ScratchDirectory scratch;
@@ -131,6 +130,7 @@ TEST(PosixFile, IsPrefetchedToTheEndOfTheRange) {
   EXPECT_TRUE(file->is_cached(3 * kMiB, kMiB));
 }
 
+// For a file system that refuses O_DIRECT before it looks for the name.
 TEST(PosixFile, NeverRemovesAFileThatIsThere) {
   const ScratchDirectory scratch;
   const auto storage = PosixStorage::make_directory(scratch.path()).value();
@@ -145,7 +145,7 @@ TEST(PosixFile, NeverRemovesAFileThatIsThere) {
   EXPECT_EQ(read_small(*storage, "file", 100).value(), "old");
 }
 
-TEST(PosixFile, IsCreatedWhereDirectIoIsRefused) {
+TEST(PosixFile, CreatesDespiteRefusedDirectIo) {
   const ScratchDirectory scratch;
   const auto storage = PosixStorage::make_directory(scratch.path()).value();
   constexpr unsigned kOpenFlags = 2;
