@@ -97,7 +97,7 @@ def test_each_call_has_lines_with_its_bytes(tmp_path: Path, library: Path) -> No
         ("saving 'by-process'", "MiB"),
         ("loading 'by-process'", "MiB"),
         ("verifying 'by-thread'", "MiB"),
-        ("converting 'saved'", "MiB"),
+        ("converting 'copy'", "MiB"),
         ("removing 'copy'", "files"),
     ):
         own = [line for line in lines if line.startswith(f"cairn: {title}: ")]
