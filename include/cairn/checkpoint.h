@@ -51,6 +51,7 @@ struct LoadOptions {
   // the state needs: the caller fills the wanted elements after the load. An error fails the load. Unset: a load that
   // needs an archived chunk fails with kUnsupported.
   std::function<Result<void>(ArchivedChunk)> take_archive = {};
+  bool silent = false;  // without events (cairn/events.h) and progress: a part of another load
   // --- options that change only speed
   std::size_t thread_count = 6;  // reading threads, each with a request in flight
   // Reads bytes outside the page cache past the page cache. Bytes that several ranks of one host need go through the

@@ -87,6 +87,7 @@ constexpr Keyword<LoadOptions> kLoadKeywords[] = {
     {"allow_partial", set<&LoadOptions::allow_partial>},
     {"allow_cast", set<&LoadOptions::allow_cast>},
     {"follow_links", set<&LoadOptions::follow_links>},
+    {"silent", set<&LoadOptions::silent>},
     {"renames", set<&LoadOptions::renames>},
     {"thread_count", set<&LoadOptions::thread_count>},
     {"direct_io", set<&LoadOptions::direct_io>},

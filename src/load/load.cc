@@ -145,6 +145,7 @@ Result<LoadReport> checkpointer::load_once(const Checkpoint& checkpoint, StateDi
 }
 
 events::Operation checkpointer::begin_load(std::string_view directory, const LoadOptions& options) {
+  if (options.silent) return {};
   const coordination::Ranks ranks(options.collectives, 0);
   return events::Operation::begin(EventOperation::kLoad, {directory, static_cast<std::uint32_t>(ranks.rank()),
                                                           static_cast<std::uint32_t>(ranks.size())});

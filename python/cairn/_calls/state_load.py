@@ -298,9 +298,7 @@ class StateLoad:
                 add_payload_target(state, leaf.path, leaf.value)
             else:
                 state.add_serialized_value(leaf.path, b"")
-        self._has_events = True
-        _, missing = checkpoint.load(state, **self._options)
-        self._has_events = False
+        _, missing = checkpoint.load(state, **self._options, silent=True)
         absent = set(missing)
         return [(leaf, state.payload(i)) for i, leaf in enumerate(leaves) if state.fqn(i) not in absent]
 
