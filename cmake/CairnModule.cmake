@@ -1,17 +1,17 @@
 # Makes a library and a test program of a folder of src/.
 include_guard()
 
-# cairn_module(<name> [TEST_ONLY] [SOURCES <file>...] [TESTS <file>...] [EXHAUSTIVE <file>...] [USES <module>...]
-#              [TEST_USES <module>...])
+# cairn_module(<name> [TEST_ONLY] [SOURCES <file>...] [TESTS <file>...] [EXHAUSTIVE <file>...] [SERIAL <file>...]
+#              [USES <module>...] [TEST_USES <module>...])
 #
 # Makes the static library cairn_<name> and, if the folder has tests, the program <name>_test. A folder in LAYERS uses the
 # folders listed in LAYERS and gives no USES. SOURCES is by default every .cc below the folder except main.cc, TESTS every
 # _test.cc: a new file needs no edit here. Subfolders that call cairn_module, for example testing/, are left out; their calls
 # come first. A TEST_ONLY module is not part of the library cairn. The tests in EXHAUSTIVE try every place of a fault: they are
 # the program <name>_exhaustive_test, which tries fewer with a sanitizer (tests/sanitizers.h), and which `./dev test` runs in
-# release too.
+# release too. The thread sanitizer leaves out the tests in SERIAL, whose subjects have no threads.
 function(cairn_module name)
-  cmake_parse_arguments(PARSE_ARGV 1 MODULE "TEST_ONLY" "" "SOURCES;TESTS;EXHAUSTIVE;USES;TEST_USES")
+  cmake_parse_arguments(PARSE_ARGV 1 MODULE "TEST_ONLY" "" "SOURCES;TESTS;EXHAUSTIVE;SERIAL;USES;TEST_USES")
   if(NOT MODULE_SOURCES)
     cairn_glob(MODULE_SOURCES "*.cc")
     list(FILTER MODULE_SOURCES EXCLUDE REGEX "(_test|/main)\\.cc$")
@@ -39,6 +39,10 @@ function(cairn_module name)
 
   if(CAIRN_BUILD_TESTS AND MODULE_TESTS)
     list(TRANSFORM MODULE_EXHAUSTIVE PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+    list(TRANSFORM MODULE_SERIAL PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+    if(MODULE_SERIAL AND CAIRN_SANITIZE STREQUAL "thread")
+      list(REMOVE_ITEM MODULE_TESTS ${MODULE_SERIAL})
+    endif()
     if(MODULE_EXHAUSTIVE)
       list(REMOVE_ITEM MODULE_TESTS ${MODULE_EXHAUSTIVE})
       cairn_test(${name}_exhaustive_test SOURCES ${MODULE_EXHAUSTIVE} USES cairn_${name} ${MODULE_TEST_USES})

@@ -15,6 +15,8 @@
 #include "format/manifest/commit_record.h"
 #include "format/manifest/notes.h"
 
+namespace commit_record_fuzz {
+
 namespace {
 
 constexpr std::size_t kFooterBytes = 40;
@@ -72,3 +74,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const std::uint32_t version : {1u, 2u, 3u}) read_with_true_footer(bytes, version);
   return 0;
 }
+
+}  // namespace commit_record_fuzz

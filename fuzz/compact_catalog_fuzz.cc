@@ -20,6 +20,8 @@
 #include "format/compact_catalog/writer.h"
 #include "format/manifest/varint.h"
 
+namespace compact_catalog_fuzz {
+
 namespace {
 
 using cairn::Box;
@@ -126,3 +128,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
+
+}  // namespace compact_catalog_fuzz

@@ -10,6 +10,8 @@
 #include "format/dcp/metadata_decoder.h"
 #include "format/dcp/metadata_template.h"
 
+namespace dcp_metadata_fuzz {
+
 namespace {
 
 void require(bool claim) {
@@ -65,3 +67,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
+
+}  // namespace dcp_metadata_fuzz

@@ -10,6 +10,8 @@
 #include "format/pickle/value_reader.h"
 #include "format/pickle/value_writer.h"
 
+namespace pickle_fuzz {
+
 namespace {
 
 void require(bool claim) {
@@ -50,3 +52,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
+
+}  // namespace pickle_fuzz

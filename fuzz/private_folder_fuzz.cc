@@ -22,6 +22,8 @@
 #include "format/safetensors/index.h"
 #include "storage/testing/model_storage.h"
 
+namespace private_folder_fuzz {
+
 namespace {
 
 using cairn::storage::ModelStorage;
@@ -105,3 +107,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!holds(disk, ".metadata") || !holds(disk, kNeeded) || !holds(disk, kOfOthers)) std::abort();
   return 0;
 }
+
+}  // namespace private_folder_fuzz

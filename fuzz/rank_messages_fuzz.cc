@@ -18,6 +18,8 @@
 #include "save_plan/local_plans.h"
 #include "save_plan/shared_items.h"
 
+namespace rank_messages_fuzz {
+
 namespace {
 
 using namespace cairn::checkpointer;
@@ -99,3 +101,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (recode(kind, *once) != once) std::abort();
   return 0;
 }
+
+}  // namespace rank_messages_fuzz

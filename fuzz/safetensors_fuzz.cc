@@ -18,6 +18,8 @@
 #include "format/safetensors/save_order.h"
 #include "format/safetensors/sharding_info.h"
 
+namespace safetensors_fuzz {
+
 namespace {
 
 using cairn::safetensors::Header;
@@ -124,3 +126,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   read_entries_of_cairn(bytes);
   return 0;
 }
+
+}  // namespace safetensors_fuzz

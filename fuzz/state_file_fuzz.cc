@@ -15,6 +15,8 @@
 #include "format/torch_file/value_archive.h"
 #include "tensor_record_check.h"
 
+namespace state_file_fuzz {
+
 namespace {
 
 using cairn::MemorySource;
@@ -111,3 +113,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
+
+}  // namespace state_file_fuzz

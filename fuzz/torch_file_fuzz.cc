@@ -14,6 +14,8 @@
 #include "format/zip/record_writer.h"
 #include "tensor_record_check.h"
 
+namespace torch_file_fuzz {
+
 namespace {
 
 using cairn::MemorySource;
@@ -103,3 +105,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   read(std::as_bytes(std::span(archive)));
   return 0;
 }
+
+}  // namespace torch_file_fuzz

@@ -9,6 +9,8 @@
 #include "events/trace_merge.h"
 #include "format/json/json_reader.h"
 
+namespace trace_fuzz {
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view content(reinterpret_cast<const char*>(data), size);
   const cairn::fuzz::DecodingBounds bounds(2 * size);
@@ -20,3 +22,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!reader.skip_value() || !reader.end()) std::abort();
   return 0;
 }
+
+}  // namespace trace_fuzz

@@ -13,6 +13,8 @@
 #include "decoding_bounds.h"
 #include "format/manifest/trailer.h"
 
+namespace trailer_fuzz {
+
 namespace {
 
 using cairn::manifest::Trailer;
@@ -84,3 +86,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   read_with_true_footer(bytes);
   return 0;
 }
+
+}  // namespace trailer_fuzz

@@ -10,6 +10,8 @@
 #include "decoding_bounds.h"
 #include "writer/messages.h"
 
+namespace writer_messages_fuzz {
+
 namespace {
 
 using namespace cairn::writer;
@@ -68,3 +70,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (recode(kind, *once) != once) std::abort();
   return 0;
 }
+
+}  // namespace writer_messages_fuzz

@@ -7,6 +7,8 @@
 #include "decoding_bounds.h"
 #include "format/zip/directory.h"
 
+namespace zip_fuzz {
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const cairn::MemorySource archive(std::as_bytes(std::span(data, size)));
   const auto directory = [&] {
@@ -24,3 +26,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (payload_bytes > size) std::abort();  // no byte lies in two records
   return 0;
 }
+
+}  // namespace zip_fuzz

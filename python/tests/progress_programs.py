@@ -185,7 +185,7 @@ def outer() -> None:
     from tqdm import tqdm
 
     def is_below() -> bool:
-        return any(bar._bar.pos == -1 for bar in bars_of(display))
+        return any(abs(bar._bar.pos) == 1 for bar in bars_of(display))
 
     with tqdm(total=2, desc="epochs") as epochs, cairn.show_progress("tqdm") as display:
         epochs.update()

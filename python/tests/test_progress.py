@@ -263,7 +263,7 @@ def test_the_tool_draws_a_line(
     saved: Path, library: Path, screen: Screen, words: list[str], call: str, action: str
 ) -> None:
     names = ("saved", "other", "w.npy", "saved.pt")
-    run_tool([saved.parent / word if word in names else word for word in words], call, library, screen, f"\r{action} [")
+    run_tool([saved.parent / word if word in names else word for word in words], call, library, screen, f"\r{action}")
     assert screen.text.endswith("\r\x1b[K")  # the line is gone
 
 
@@ -272,7 +272,7 @@ def test_the_tool_prints_reports_above_the_line(saved: Path, library: Path, scre
     block.touch()
     command = [tool(), "verify", str(saved), str(saved.parent / "other")]
     process = start(command, library, screen.terminal, HANG=f"pread:{block}")
-    wait_for(lambda: "\rverifying [" in screen.text, [process])
+    wait_for(lambda: "\rverifying" in screen.text, [process])
     block.unlink()
     output, _ = process.communicate(timeout=SECONDS)
     screen.close()
@@ -284,7 +284,7 @@ def test_the_tool_removes_the_line_after_a_signal(saved: Path, library: Path, sc
     block = saved.parent / "hang"
     block.touch()
     process = start([tool(), "verify", str(saved)], library, screen.terminal, HANG=f"pread:{block}")
-    wait_for(lambda: "\rverifying [" in screen.text, [process])
+    wait_for(lambda: "\rverifying" in screen.text, [process])
     process.terminate()
     assert process.wait(SECONDS) == -15
     screen.close()
@@ -297,7 +297,7 @@ def test_the_tool_is_quiet_on_request(saved: Path, library: Path, screen: Screen
     quiet = start([tool(), "verify", str(saved), "--quiet"], library, screen.terminal, HANG=f"pread:{block}")
     second = Screen()
     loud = start([tool(), "verify", str(saved)], library, second.terminal, HANG=f"pread:{block}")
-    wait_for(lambda: "\rverifying [" in second.text, [quiet, loud])
+    wait_for(lambda: "\rverifying" in second.text, [quiet, loud])
     block.unlink()
     assert [process.wait(SECONDS) for process in (quiet, loud)] == [0, 0]
     for process, its in ((quiet, screen), (loud, second)):

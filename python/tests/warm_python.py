@@ -4,7 +4,7 @@
 process is real: it is a child of the test, has a process id of its own, gets signals, and ends as any interpreter ends.
 It differs from a new interpreter in two points: torch is imported, and ``/proc/PID/cmdline`` is that of the server.
 Tests of imports and of ``cairn.install()`` start a new interpreter; so does ``Popen`` if a variable differs that the
-interpreter or a library reads at its start (LD_PRELOAD, PYTHONPATH).
+interpreter or a library reads at its start (LD_PRELOAD, PYTHONPATH). With ``preload`` further modules are imported.
 
 Steps, for each program:
 
@@ -31,17 +31,18 @@ from typing import Any
 
 _PR_SET_CHILD_SUBREAPER = 36
 _MESSAGE_MAX = 1 << 20
+_READ_LATER = "TORCHELASTIC_"  # variables
 _READ_AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "MALLOC_", "TORCH", "ASAN_", "GLIBC_")  # variables
 
 
 class Server:
-    """The process that has imported torch. It ends with the test process."""
+    """The process that has imported torch and the modules `preload`. It ends with the test process."""
 
-    def __init__(self) -> None:
+    def __init__(self, preload: tuple[str, ...]) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE_MAX)
         self.environment = dict(os.environ)
-        command = [sys.executable, __file__, str(theirs.fileno())]
+        command = [sys.executable, __file__, str(theirs.fileno()), *preload]
         null, ends = subprocess.DEVNULL, theirs.fileno()
         self.process = subprocess.Popen(command, stdin=null, stdout=null, pass_fds=[ends])
         theirs.close()
@@ -61,24 +62,30 @@ class Server:
     def differs_at_start(self, environment: dict[str, str]) -> bool:
         """Whether a program in the environment needs an interpreter of its own."""
         names = {name for name in (*environment, *self.environment) if name.startswith(_READ_AT_START)}
+        names = {name for name in names if not name.startswith(_READ_LATER)}
         return any(environment.get(name) != self.environment.get(name) for name in names)
 
     def _become_reaper(self, on: bool) -> None:
         assert self._libc.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0) == 0
 
 
-_servers: dict[int, Server] = {}  # by process: a forked test process starts a server of its own
+# By process, since a forked test process starts servers of its own, and by modules.
+_servers: dict[tuple[int, tuple[str, ...]], Server] = {}
 
 
-def _server() -> Server:
-    server = _servers.get(os.getpid())
+def _server(preload: tuple[str, ...]) -> Server:
+    server = _servers.get((os.getpid(), preload))
     if server is None:
-        server = _servers[os.getpid()] = Server()
+        server = _servers[os.getpid(), preload] = Server(preload)
     return server
 
 
 class Popen(subprocess.Popen[Any]):
     """``subprocess.Popen``; the command is ``[sys.executable, "-W", ..., "-c" or a script, ...]``."""
+
+    def __init__(self, command: list[Any], preload: tuple[str, ...] = (), **options: Any) -> None:
+        self._preload = preload
+        super().__init__(command, **options)
 
     def _execute_child(self, *arguments: Any) -> None:
         names = list(inspect.signature(subprocess.Popen._execute_child).parameters)[1:]  # type: ignore[attr-defined]
@@ -87,7 +94,7 @@ class Popen(subprocess.Popen[Any]):
         words = [os.fspath(word) for word in given["args"]]
         assert words[0] == sys.executable
         environment = dict(os.environ if given["env"] is None else given["env"])
-        server = _server()
+        server = _server(self._preload)
         if server.differs_at_start(environment):
             super()._execute_child(*arguments)  # type: ignore[misc]
             return
@@ -187,10 +194,13 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _given = list(warnings.filters)
     import gc
+    import importlib
 
     import torch.distributed.checkpoint
     import torch.distributed.tensor  # noqa: F401
 
+    for _name in sys.argv[2:]:
+        importlib.import_module(_name)
     _added = [_filter for _filter in warnings.filters if _filter not in _given]
     gc.freeze()
     exec(*_become(_serve(socket.socket(fileno=int(sys.argv[1]))), _given, _added))

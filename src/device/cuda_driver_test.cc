@@ -16,6 +16,7 @@
 namespace cairn::device {
 namespace {
 
+using fake_cuda::Bytes;
 using fake_cuda::DeviceBytes;
 using fake_cuda::random_bytes;
 
@@ -33,7 +34,10 @@ class CudaDriverTest : public testing::Test {
     driver_.unregister_host(0, memory_.bytes().data());
   }
 
-  std::vector<std::byte> host() const { return {memory_.bytes().begin(), memory_.bytes().end()}; }
+  Bytes host() const {
+    const auto* const first = reinterpret_cast<const std::uint8_t*>(memory_.bytes().data());
+    return {first, first + memory_.bytes().size()};
+  }
 
   Driver& driver_ = *driver_of(DeviceKind::kCuda).value();
   os::MemoryFile memory_ = os::MemoryFile::create("test").value();
@@ -53,7 +57,7 @@ TEST_F(CudaDriverTest, EventEndsAfterItsCopy) {
 }
 
 TEST_F(CudaDriverTest, CopiesToTheDeviceArrive) {
-  const DeviceBytes target(0, std::vector<std::byte>(kBytes));
+  const DeviceBytes target(0, Bytes(kBytes));
   const auto bytes = random_bytes(kBytes, 2);
   std::memcpy(memory_.bytes().data(), bytes.data(), kBytes);
   Stream stream = Stream::make(driver_, 0).value();
@@ -64,7 +68,7 @@ TEST_F(CudaDriverTest, CopiesToTheDeviceArrive) {
 }
 
 TEST_F(CudaDriverTest, WaitsForTheWorkOfTheTrainer) {
-  const DeviceBytes source(0, std::vector<std::byte>(kBytes));
+  const DeviceBytes source(0, Bytes(kBytes));
   void* const trainer = fake_cuda_make_stream(0);
   const auto bytes = random_bytes(kBytes, 3);
   fake_cuda_launch_write(trainer, source.address(), bytes.data(), kBytes);
@@ -91,7 +95,7 @@ TEST_F(CudaDriverTest, ManyCopiesTakeOneBatchCall) {
 }
 
 TEST_F(CudaDriverTest, FindsTheDeviceOfAnAddress) {
-  const DeviceBytes memory(1, std::vector<std::byte>(kBytes));
+  const DeviceBytes memory(1, Bytes(kBytes));
   const DeviceMemory found = driver_.memory_at(static_cast<std::byte*>(memory.data()) + 100).value();
   EXPECT_EQ(found.ordinal, 1);
   EXPECT_EQ(found.begin, memory.address());
@@ -110,7 +114,7 @@ TEST_F(CudaDriverTest, AStreamUnderCaptureIsRefused) {
 }
 
 TEST_F(CudaDriverTest, LeavesACaptureOfAnotherStream) {
-  const DeviceBytes source(0, std::vector<std::byte>(kBytes));
+  const DeviceBytes source(0, Bytes(kBytes));
   void* const trainer = fake_cuda_make_stream(0);
   fake_cuda_begin_capture(trainer);
   Stream stream = Stream::make(driver_, 0).value();
@@ -133,7 +137,7 @@ TEST_F(CudaDriverTest, ErrorNamesDeviceAndText) {
 }
 
 TEST_F(CudaDriverTest, FailedKernelEndsAWait) {
-  const DeviceBytes source(1, std::vector<std::byte>(kBytes));
+  const DeviceBytes source(1, Bytes(kBytes));
   Stream stream = Stream::make(driver_, 1).value();
   const Copy copy{memory_.bytes().data(), source.address(), kBytes};
   stream.copy(Direction::kToHost, {&copy, 1}).value();

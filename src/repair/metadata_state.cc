@@ -16,8 +16,6 @@
 namespace cairn::checkpointer {
 namespace {
 
-using Kind = MetadataState::Kind;
-
 // Whether the error says that bytes are missing or differ, rather than that they can't be read now.
 bool is_damage(const Error& error) { return error.code() == ErrorCode::kCorrupt || storage::is_absent(error); }
 
@@ -51,14 +49,14 @@ Result<MetadataState> lost(const storage::Storage& storage, const std::string& n
   if (name != kMetadataName) return state;
   const Result<double> removed_at = storage.touched_at(std::string(commit::kRemovedName));
   if (!removed_at && !storage::is_absent(removed_at.error())) return removed_at.error();
-  if (removed_at) state.kind = Kind::kRemoved;
+  if (removed_at) state.kind = MetadataState::Kind::kRemoved;
   return state;
 }
 
 // Fills in what is left of a file that can't be decoded.
 Result<void> salvage(const MemorySource& file, Error fault, MetadataState& state) {
   if (!is_damage(fault)) return fault;
-  state.kind = Kind::kBroken;
+  state.kind = MetadataState::Kind::kBroken;
   state.fault = std::move(fault);
   Result<std::optional<manifest::CommitRecord>> record = manifest::read_only_commit_record(file);
   if (!record && record.error().code() == ErrorCode::kUnsupported) return std::move(record).error();
@@ -81,7 +79,7 @@ Result<MetadataState> read_metadata_state(const std::filesystem::path& directory
   if (!bytes && bytes.error().code() != ErrorCode::kCorrupt) return Error(bytes.error()).file(name);
   MetadataState state;
   if (!bytes) {
-    state.kind = Kind::kBroken;
+    state.kind = MetadataState::Kind::kBroken;
     state.fault = Error(bytes.error()).file(name);
     return state;
   }
@@ -98,16 +96,16 @@ Result<MetadataState> read_metadata_state(const std::filesystem::path& directory
     CAIRN_TRY(salvage(file, Error(whole.error()).file(name), state));
     return state;
   }
-  state.kind = Kind::kGood;
+  state.kind = MetadataState::Kind::kGood;
   if (whole->catalog_damage || !whole->notes) {
-    state.kind = Kind::kDamaged;
+    state.kind = MetadataState::Kind::kDamaged;
     state.fault = Error(whole->catalog_damage ? *whole->catalog_damage : whole->notes.error()).file(name);
   }
   state.record = std::move(whole->record);
   state.notes = std::move(whole->notes);
   state.catalog = std::move(whole->catalog);
   CAIRN_TRY(state.record ? check_files(storage, state) : check_stock_files(directory, name, state));
-  if (!state.file_faults.empty()) state.kind = Kind::kDataLost;
+  if (!state.file_faults.empty()) state.kind = MetadataState::Kind::kDataLost;
   return state;
 }
 

@@ -17,6 +17,7 @@
 namespace cairn {
 namespace {
 
+using fake_cuda::Bytes;
 using fake_cuda::DeviceBytes;
 using fake_cuda::random_bytes;
 
@@ -38,8 +39,8 @@ class AsyncDeviceSaves : public testing::Test {
     state.add_value("step", Value(std::int64_t{4})).value();
     return state;
   }
-  std::vector<std::byte> loaded_weight() const {
-    std::vector<std::byte> weight(kBytes);
+  Bytes loaded_weight() const {
+    Bytes weight(kBytes);
     std::vector<float> bias(25);
     StateDict target;
     const auto size = static_cast<std::int64_t>(kBytes / 4);
@@ -57,7 +58,7 @@ class AsyncDeviceSaves : public testing::Test {
   storage::ScratchDirectory scratch_;
   std::filesystem::path directory_ = scratch_.path() / "checkpoint";
   void* trainer_ = fake_cuda_make_stream(0);
-  std::vector<std::byte> contents_ = random_bytes(kBytes, 1);
+  Bytes contents_ = random_bytes(kBytes, 1);
   DeviceBytes weight_{0, contents_};
   std::vector<float> cpu_ = std::vector<float>(25, 1.5F);
 };

@@ -17,6 +17,7 @@
 namespace cairn {
 namespace {
 
+using fake_cuda::Bytes;
 using fake_cuda::DeviceBytes;
 using fake_cuda::random_bytes;
 
@@ -49,8 +50,8 @@ class DeviceSaves : public testing::Test {
   TensorView contiguous(const DeviceBytes& bytes, const Extents& sizes, int ordinal) const {
     return TensorView::contiguous(bytes.data(), DType::kFloat32, sizes, cuda(ordinal));
   }
-  std::vector<std::byte> loaded(const std::string& key, const Extents& sizes, std::size_t bytes) const {
-    std::vector<std::byte> found(bytes);
+  Bytes loaded(const std::string& key, const Extents& sizes, std::size_t bytes) const {
+    Bytes found(bytes);
     StateDict target;
     target.add_tensor(key, TensorView::contiguous(static_cast<void*>(found.data()), DType::kFloat32, sizes)).value();
     load(directory_, target).value();
@@ -58,25 +59,25 @@ class DeviceSaves : public testing::Test {
   }
   void expect_saved() const {
     EXPECT_EQ(loaded("weight", {kSavedRows, kSavedColumns}, kSavedBytes), contents_);
-    const std::vector<std::byte> turned = loaded("turned", {100, 300}, turned_contents_.size());
+    const Bytes turned = loaded("turned", {100, 300}, turned_contents_.size());
     for (std::size_t i = 0; i < 30'000; ++i) {
-      const std::byte* const element = turned_contents_.data() + 4 * ((i % 300) * 100 + i / 300);
+      const std::uint8_t* const element = turned_contents_.data() + 4 * ((i % 300) * 100 + i / 300);
       ASSERT_EQ(std::memcmp(turned.data() + 4 * i, element, 4), 0) << i;
     }
     EXPECT_EQ(loaded("small2", {2}, 8), std::vector(small_contents_.begin(), small_contents_.begin() + 8));
     EXPECT_EQ(loaded("scalar", {}, 4), std::vector(small_contents_.begin(), small_contents_.begin() + 4));
-    EXPECT_EQ(loaded("bias", {25}, 100), std::vector<std::byte>(bias_bytes(), bias_bytes() + 100));
+    EXPECT_EQ(loaded("bias", {25}, 100), Bytes(bias_bytes(), bias_bytes() + 100));
     EXPECT_TRUE(verify(directory_).value().problems.empty());
   }
-  const std::byte* bias_bytes() const { return reinterpret_cast<const std::byte*>(bias_.data()); }
+  const std::uint8_t* bias_bytes() const { return reinterpret_cast<const std::uint8_t*>(bias_.data()); }
 
   storage::ScratchDirectory scratch_;
   std::filesystem::path directory_ = scratch_.path() / "checkpoint";
   void* trainer_ = fake_cuda_make_stream(0);
   void* second_trainer_ = fake_cuda_make_stream(1);
-  std::vector<std::byte> contents_ = random_bytes(kSavedBytes, 1);
-  std::vector<std::byte> turned_contents_ = random_bytes(120'000, 2);
-  std::vector<std::byte> small_contents_ = random_bytes(16, 3);
+  Bytes contents_ = random_bytes(kSavedBytes, 1);
+  Bytes turned_contents_ = random_bytes(120'000, 2);
+  Bytes small_contents_ = random_bytes(16, 3);
   DeviceBytes weight_{0, contents_};
   DeviceBytes turned_{1, turned_contents_};
   DeviceBytes small_{0, small_contents_};
@@ -106,7 +107,7 @@ TEST_F(DeviceSaves, AModelHoldsTheTensorsOfDevices) {
   options.safetensors.emplace();
   save(directory_, model, options).value();
   EXPECT_EQ(loaded("weight", {kSavedRows, kSavedColumns}, kSavedBytes), contents_);
-  EXPECT_EQ(loaded("bias", {25}, 100), std::vector<std::byte>(bias_bytes(), bias_bytes() + 100));
+  EXPECT_EQ(loaded("bias", {25}, 100), Bytes(bias_bytes(), bias_bytes() + 100));
   EXPECT_TRUE(verify(directory_).value().problems.empty());
 }
 

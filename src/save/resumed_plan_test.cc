@@ -37,7 +37,7 @@ const Names kResumed = {"smallest", "smallest"};  // a vote, and the confirmatio
 // The state of one of three ranks: a row, twice, of a sharded tensor; a tensor that all ranks have, of which each rank
 // writes a part; a value. Rank 2 has only the value, and writes no file.
 struct RankState {
-  static constexpr std::int64_t kCommon = 3'000'000;
+  static constexpr std::int64_t kCommon = 600'000;  // two parts
   static constexpr std::int64_t kWithoutCommon = -1;
   RankState(std::size_t rank, int step, std::int64_t extra = 0)
       : row(16), common(kCommon), more(extra == kWithoutCommon ? 0 : extra) {

@@ -82,7 +82,7 @@ TEST(CommonItems, CountAsManyAboveAnEighth) {
 
 TEST(CommonItems, CountAsManyInASample) {
   std::vector<StateDict> states(2);
-  for (int i = 0; i < 200'000; ++i) {
+  for (int i = 0; i < 140'000; ++i) {
     for (StateDict& state : states) add_value(state, std::to_string(i), 0);
   }
   EXPECT_EQ(common_of(ranks_of(states)).count, Count::kMany);

@@ -15,6 +15,7 @@
 namespace cairn::staging {
 namespace {
 
+using fake_cuda::Bytes;
 using fake_cuda::DeviceBytes;
 using fake_cuda::random_bytes;
 
@@ -34,12 +35,13 @@ class DeviceStagingTest : public testing::Test {
     const Device device = Device::cuda(ordinal, number_of(trainers_[static_cast<std::size_t>(ordinal)]));
     TensorView view =
         TensorView::contiguous(tensors_.back().data(), DType::kUInt8, {static_cast<std::int64_t>(bytes)}, device);
-    std::vector<std::byte> expected = contents_.back();
+    Bytes expected = contents_.back();
     if (pitch != 0) {
       view.sizes = {static_cast<std::int64_t>(bytes / pitch), static_cast<std::int64_t>(row)};
       view.strides = {static_cast<std::int64_t>(pitch), 1};
       expected.resize(bytes / pitch * row);
-      gather(Region(view.sizes, row_major_strides(view.sizes), view.strides), 1, contents_.back().data(), 0, expected);
+      gather(Region(view.sizes, row_major_strides(view.sizes), view.strides), 1,
+             std::as_bytes(std::span(contents_.back())).data(), 0, std::as_writable_bytes(std::span(expected)));
     }
     add(view, std::move(expected));
   }
@@ -48,7 +50,7 @@ class DeviceStagingTest : public testing::Test {
     const void* const data = contents_.back().data();
     add(TensorView::contiguous(data, DType::kUInt8, {static_cast<std::int64_t>(bytes)}), contents_.back());
   }
-  void add(TensorView view, std::vector<std::byte> expected) {
+  void add(TensorView view, Bytes expected) {
     keys_.push_back("tensor" + std::to_string(keys_.size()));
     views_.push_back(std::move(view));
     items_.push_back({&views_.back(), {}, arena_bytes_, keys_.back()});
@@ -96,18 +98,18 @@ class DeviceStagingTest : public testing::Test {
   }
   // Queues a kernel of the trainer that overwrites a tensor.
   void launch_overwrite(std::size_t index) {
-    const std::vector<std::byte> bytes = random_bytes(expected_[index].size(), 1000 + index);
+    const Bytes bytes = random_bytes(expected_[index].size(), 1000 + index);
     fake_cuda_launch_write(reinterpret_cast<void*>(views_[index].device.stream),
                            reinterpret_cast<std::uintptr_t>(views_[index].data), bytes.data(), bytes.size());
   }
 
   std::vector<void*> trainers_{fake_cuda_make_stream(0), fake_cuda_make_stream(1)};
-  std::deque<std::vector<std::byte>> contents_;
+  std::deque<Bytes> contents_;
   std::deque<DeviceBytes> tensors_;
   std::deque<std::string> keys_;
   std::deque<TensorView> views_;
   std::vector<CopyItem> items_;
-  std::vector<std::vector<std::byte>> expected_;
+  std::vector<Bytes> expected_;
   std::uint64_t arena_bytes_ = 64;
   std::chrono::milliseconds stall_max_ = std::chrono::minutes(1);
   std::shared_ptr<device::Links> links_ = std::make_shared<device::Links>();

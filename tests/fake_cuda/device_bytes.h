@@ -13,11 +13,13 @@
 
 namespace cairn::fake_cuda {
 
+using Bytes = std::vector<std::uint8_t>;  // in contrast to std::byte, compared by memcmp()
+
 // Bytes that repeat themselves after a prime number of bytes: bytes in a wrong place differ.
-inline std::vector<std::byte> random_bytes(std::size_t count, std::uint64_t seed) {
+inline Bytes random_bytes(std::size_t count, std::uint64_t seed) {
   constexpr std::size_t kPeriod = 65'521;
   std::mt19937_64 random(seed);
-  std::vector<std::byte> bytes(count);
+  Bytes bytes(count);
   const std::size_t first = std::min(kPeriod, count);
   for (std::size_t i = 0; i < first; i += sizeof(std::uint64_t)) {
     const std::uint64_t word = random();
@@ -31,7 +33,7 @@ inline std::vector<std::byte> random_bytes(std::size_t count, std::uint64_t seed
 
 class DeviceBytes {
  public:
-  DeviceBytes(int ordinal, const std::vector<std::byte>& bytes) : address_(fake_cuda_allocate(ordinal, bytes.size())) {
+  DeviceBytes(int ordinal, const Bytes& bytes) : address_(fake_cuda_allocate(ordinal, bytes.size())) {
     if (!bytes.empty()) fake_cuda_write(address_, bytes.data(), bytes.size());
     size_ = bytes.size();
   }
@@ -43,8 +45,8 @@ class DeviceBytes {
 
   std::uintptr_t address() const { return address_; }
   void* data() const { return reinterpret_cast<void*>(address_); }
-  std::vector<std::byte> read() const {
-    std::vector<std::byte> bytes(size_);
+  Bytes read() const {
+    Bytes bytes(size_);
     fake_cuda_read(address_, bytes.data(), size_);
     return bytes;
   }

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -54,8 +55,11 @@ def run_code(title: str, names: dict[str, Any]) -> None:
 
 
 def stop_at(step: int, play: Play) -> None:
-    if step == play.stop and int(os.environ.get("RANK", "0")) == int(os.environ.get("WORLD_SIZE", "1")) - 1:
-        os.kill(os.getpid(), signal.SIGTERM)
+    """Later steps take a second, so that the ranks agree before the run ends."""
+    if 0 < play.stop <= step and int(os.environ.get("RANK", "0")) == int(os.environ.get("WORLD_SIZE", "1")) - 1:
+        if step == play.stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1)
 
 
 def ended(step: int, preempted: bool, model: Any) -> Ended:
