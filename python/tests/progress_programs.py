@@ -86,17 +86,17 @@ def calls() -> None:
 
         with hanging("pwrite", drawn):
             cairn.save(state(), checkpoint_id=saved)
-        with hanging("pread", drawn):
+        with hanging("large", drawn):
             cairn.load(state(), checkpoint_id=saved)
         with hanging("pwrite", drawn):
             cairn.async_save(state(), checkpoint_id=FOLDER / "by-thread").result()
         with hanging("pwrite", drawn):
             cairn.async_save(state(), checkpoint_id=FOLDER / "by-process", async_checkpointer_type=PROCESS).result()
-        with hanging("pread", drawn):
+        with hanging("large", drawn):
             cairn.load_async(state(), checkpoint_id=FOLDER / "by-process").result()
-        with hanging("pread", drawn):
+        with hanging("large", drawn):
             assert cairn.verify(FOLDER / "by-thread")
-        with hanging("pread", drawn):
+        with hanging("large", drawn):
             cairn.convert(saved, FOLDER / "copy", to="dcp")
         with hanging("unlinkat", drawn):
             cairn.remove_checkpoint(FOLDER / "copy")
@@ -104,7 +104,7 @@ def calls() -> None:
 
 def load() -> None:
     cairn.save(state(), checkpoint_id=FOLDER / "saved")
-    with cairn.show_progress(*sys.argv[3:]) as display, hanging("pread", lambda: bars_of(display)):
+    with cairn.show_progress(*sys.argv[3:]) as display, hanging("large", lambda: bars_of(display)):
         cairn.load(state(), checkpoint_id=FOLDER / "saved")
 
 
@@ -117,7 +117,7 @@ def neither() -> None:
     sys.modules["rich.progress"] = None  # type: ignore[assignment]
     sys.modules["tqdm.auto"] = None  # type: ignore[assignment]
     cairn.save(state(), checkpoint_id=FOLDER / "saved")
-    with cairn.show_progress() as display, hanging("pread", lambda: is_drawn(display)):
+    with cairn.show_progress() as display, hanging("large", lambda: is_drawn(display)):
         cairn.load(state(), checkpoint_id=FOLDER / "saved")
 
 
@@ -146,7 +146,7 @@ def failure() -> None:
         file.write(b"damage")
     with cairn.show_progress(*sys.argv[3:]) as display:
         try:
-            with hanging("pread", lambda: bars_of(display)):
+            with hanging("large", lambda: bars_of(display)):
                 cairn.load(state(), checkpoint_id=saved)
         except cairn.Corrupt:
             pass

@@ -250,11 +250,11 @@ def run_tool(words: list[str | Path], call: str, library: Path, screen: Screen, 
 @pytest.mark.parametrize(
     ("words", "call", "action"),
     [
-        (["verify", "saved"], "pread", "verifying"),
-        (["diff", "saved", "other"], "pread", "comparing"),
-        (["cat", "saved", "w"], "pread", "reading"),
-        (["cat", "saved", "w", "--npy", "w.npy"], "pread", "exporting"),
-        (["convert", "saved", "saved.pt"], "pread", "converting"),
+        (["verify", "saved"], "large", "verifying"),
+        (["diff", "saved", "other"], "large", "comparing"),
+        (["cat", "saved", "w"], "large", "reading"),
+        (["cat", "saved", "w", "--npy", "w.npy"], "large", "exporting"),
+        (["convert", "saved", "saved.pt"], "large", "converting"),
         (["rm", "saved"], "unlinkat", "removing"),
         (["bench", "saved", "--bytes", "8MiB"], "pwrite", "measuring"),
     ],
@@ -263,7 +263,7 @@ def test_the_tool_draws_a_line(
     saved: Path, library: Path, screen: Screen, words: list[str], call: str, action: str
 ) -> None:
     names = ("saved", "other", "w.npy", "saved.pt")
-    run_tool([saved.parent / word if word in names else word for word in words], call, library, screen, f"\r{action}")
+    run_tool([saved.parent / word if word in names else word for word in words], call, library, screen, f"\r{action} [")
     assert screen.text.endswith("\r\x1b[K")  # the line is gone
 
 
@@ -271,8 +271,8 @@ def test_the_tool_prints_reports_above_the_line(saved: Path, library: Path, scre
     block = saved.parent / "hang"
     block.touch()
     command = [tool(), "verify", str(saved), str(saved.parent / "other")]
-    process = start(command, library, screen.terminal, HANG=f"pread:{block}")
-    wait_for(lambda: "\rverifying" in screen.text, [process])
+    process = start(command, library, screen.terminal, HANG=f"large:{block}")
+    wait_for(lambda: "\rverifying [" in screen.text, [process])
     block.unlink()
     output, _ = process.communicate(timeout=SECONDS)
     screen.close()
@@ -283,8 +283,8 @@ def test_the_tool_prints_reports_above_the_line(saved: Path, library: Path, scre
 def test_the_tool_removes_the_line_after_a_signal(saved: Path, library: Path, screen: Screen) -> None:
     block = saved.parent / "hang"
     block.touch()
-    process = start([tool(), "verify", str(saved)], library, screen.terminal, HANG=f"pread:{block}")
-    wait_for(lambda: "\rverifying" in screen.text, [process])
+    process = start([tool(), "verify", str(saved)], library, screen.terminal, HANG=f"large:{block}")
+    wait_for(lambda: "\rverifying [" in screen.text, [process])
     process.terminate()
     assert process.wait(SECONDS) == -15
     screen.close()
@@ -294,10 +294,10 @@ def test_the_tool_removes_the_line_after_a_signal(saved: Path, library: Path, sc
 def test_the_tool_is_quiet_on_request(saved: Path, library: Path, screen: Screen) -> None:
     block = saved.parent / "hang"
     block.touch()
-    quiet = start([tool(), "verify", str(saved), "--quiet"], library, screen.terminal, HANG=f"pread:{block}")
+    quiet = start([tool(), "verify", str(saved), "--quiet"], library, screen.terminal, HANG=f"large:{block}")
     second = Screen()
-    loud = start([tool(), "verify", str(saved)], library, second.terminal, HANG=f"pread:{block}")
-    wait_for(lambda: "\rverifying" in second.text, [quiet, loud])
+    loud = start([tool(), "verify", str(saved)], library, second.terminal, HANG=f"large:{block}")
+    wait_for(lambda: "\rverifying [" in second.text, [quiet, loud])
     block.unlink()
     assert [process.wait(SECONDS) for process in (quiet, loud)] == [0, 0]
     for process, its in ((quiet, screen), (loud, second)):
@@ -311,7 +311,7 @@ def test_the_tool_prints_lines_without_a_terminal(saved: Path, library: Path) ->
     block = saved.parent / "hang"
     block.touch()
     command = [tool(), "verify", str(saved), "--json"]
-    process = start(command, library, subprocess.PIPE, HANG=f"pread:{block}")
+    process = start(command, library, subprocess.PIPE, HANG=f"large:{block}")
     assert process.stderr is not None
     assert process.stderr.readline().startswith("cairn: verifying,   0%  ")  # after ten seconds
     block.unlink()
