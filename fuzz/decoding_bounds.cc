@@ -57,7 +57,7 @@ std::uint64_t processor_time() {
 }  // namespace
 
 #ifdef CAIRN_COUNTS_BY_HOOK
-// NOLINTBEGIN(bugprone-reserved-identifier): the names of the sanitizers
+// NOLINTBEGIN(clang-diagnostic-reserved-identifier): the names of the sanitizers
 extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void*, std::size_t),
                                                          void (*on_free)(const volatile void*));
 extern "C" std::size_t __sanitizer_get_allocated_size(const volatile void* memory);
@@ -69,7 +69,7 @@ const int installed =
                                                   note_freed(__sanitizer_get_allocated_size(memory));
                                               });
 }  // namespace
-// NOLINTEND(bugprone-reserved-identifier)
+// NOLINTEND(clang-diagnostic-reserved-identifier)
 #else
 namespace {
 const int installed = 1;
@@ -95,7 +95,7 @@ DecodingBounds::~DecodingBounds() {
 }  // namespace cairn::fuzz
 
 #ifndef CAIRN_COUNTS_BY_HOOK
-// NOLINTBEGIN(bugprone-reserved-identifier, readability-inconsistent-declaration-parameter-name): the names of glibc
+// NOLINTBEGIN(clang-diagnostic-reserved-identifier, readability-inconsistent-declaration-parameter-name): glibc's names
 extern "C" {
 void* __libc_malloc(std::size_t bytes);
 void* __libc_calloc(std::size_t count, std::size_t bytes);
@@ -131,5 +131,5 @@ void free(void* memory) noexcept {
   __libc_free(memory);
 }
 }
-// NOLINTEND(bugprone-reserved-identifier, readability-inconsistent-declaration-parameter-name)
+// NOLINTEND(clang-diagnostic-reserved-identifier, readability-inconsistent-declaration-parameter-name)
 #endif

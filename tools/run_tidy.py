@@ -23,6 +23,15 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 UNITY = re.compile(r"unity_\d+_cxx\.cxx")
 MAIN = re.compile(r"^int main\(", re.MULTILINE)
 GROUP_BYTES = 200_000
+# The flags are those of the compiler that builds: Clang lacks some of GCC's warnings. .clang-tidy enables the warnings
+# of reserved names, which are no errors of the compiler here: NOLINT would not reach those.
+WARNINGS = (
+    "-Wno-unknown-warning-option",
+    "-Wreserved-identifier",
+    "-Wreserved-macro-identifier",
+    "-Wno-error=reserved-identifier",
+    "-Wno-error=reserved-macro-identifier",
+)
 
 
 def included_files(source: Path) -> list[Path]:
@@ -43,6 +52,7 @@ def included_files(source: Path) -> list[Path]:
 def fingerprint(unit: dict[str, str]) -> str:
     """Returns the hash that decides whether the unit must be checked again."""
     digest = hashlib.sha256((ROOT / ".clang-tidy").read_bytes())
+    digest.update(" ".join(WARNINGS).encode())
     digest.update(re.sub(r"\S*/(ccache|c\+\+)\b", "", unit["command"]).replace(str(ROOT), "").encode())
     for file in included_files(Path(unit["file"])):
         digest.update(file.read_bytes())
@@ -64,11 +74,8 @@ def tidy(files: list[str], flags: tuple[str, ...], place: Path) -> tuple[bool, s
         # Every fuzz target defines this function.
         renamed = "#undef LLVMFuzzerTestOneInput\n#define LLVMFuzzerTestOneInput fuzz_target_{}\n"
         place.write_text("".join(f'{renamed.format(i)}#include "{file}"\n' for i, file in enumerate(files)))
-    # The flags are those of the compiler that builds: Clang lacks some of GCC's warnings.
-    command = ["clang-tidy", "--quiet", str(place) if len(files) > 1 else files[0], "--"]
-    done = subprocess.run(
-        [*command, *flags, "-Wno-unknown-warning-option"], capture_output=True, text=True, check=False
-    )
+    command = ["clang-tidy", "--quiet", str(place) if len(files) > 1 else files[0], "--", *flags, *WARNINGS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode == 0, done.stdout or done.stderr
 
 

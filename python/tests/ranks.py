@@ -7,8 +7,8 @@ lives as long as the tests that share the group.
 import contextlib
 import os
 import random
-import runpy
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+import warm_python
 
 _HANG_SECONDS = 240  # a longer task counts as hung
 _FOLLOW_SECONDS = 5  # after a rank failed, the remaining ranks have this long to return
@@ -60,21 +61,50 @@ def free_port() -> int:
     raise AssertionError("all ports are taken")
 
 
-def run_program(program: Path, ranks: int, *arguments: object) -> str:
-    """Runs `program` on each rank with torchrun's environment variables, and returns the output of rank 0."""
-    with tempfile.TemporaryDirectory(prefix="cairn-ranks-") as name:
-        start(_run_program, ranks, Path(name), free_port(), program, *map(str, arguments))
-        return (Path(name) / "output").read_text()
+def run_program(
+    program: Path,
+    ranks: int,
+    *arguments: object,
+    preload: tuple[str, ...] = tuple(_MODULES),
+    cwd: Path | None = None,
+) -> str:
+    """Runs `program` on each rank with torchrun's environment variables, and returns what rank 0 has printed.
+
+    Fails if a rank fails or does not end. The ranks start with torch and the modules `preload` imported.
+    """
+    environment = os.environ | {
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(free_port()),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "TORCHELASTIC_RUN_ID": "tests",
+    }
+    command = [sys.executable, program, *map(str, arguments)]
+    join = subprocess.STDOUT
+    with contextlib.ExitStack() as until_read:
+        outputs = [until_read.enter_context(tempfile.TemporaryFile("w+")) for _ in range(ranks)]
+        processes = []
+        for rank, output in enumerate(outputs):
+            mine = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            process = warm_python.Popen(command, preload, cwd=cwd, env=mine, stdout=output, stderr=join)
+            until_read.callback(process.wait)
+            until_read.callback(process.kill)
+            processes.append(process)
+        until = time.monotonic() + _HANG_SECONDS
+        while None in (codes := [process.poll() for process in processes]):
+            if any(codes) or time.monotonic() > until:
+                break
+            time.sleep(0.02)
+        texts = [_text_of(output) for output in outputs]
+    assert codes == [0] * ranks, (codes, *texts)
+    return texts[0]
 
 
-def _run_program(rank: int, ranks: int, folder: Path, port: int, program: Path, *arguments: str) -> None:
-    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
-    os.environ |= {"MASTER_ADDR": "localhost", "GLOO_SOCKET_IFNAME": "lo"}
-    os.environ |= {variable: str(number) for variable, number in numbers.items()}
-    sys.argv = [str(program), *arguments]
-    path = folder / ("output" if rank == 0 else f"output-{rank}")
-    with path.open("w") as output, contextlib.redirect_stdout(output):
-        runpy.run_path(str(program), run_name="__main__")
+def _text_of(file: TextIO) -> str:
+    file.seek(0)
+    return file.read()
 
 
 def init(rank: int, ranks: int, folder: Path, timeout_seconds: float = 200) -> None:

@@ -1,12 +1,11 @@
 """Programs that call torch.distributed.checkpoint save and resume through Cairn, switched by one line of their user.
 
-Torchrun runs each client with two ranks and then with three, through the phases of `clients/scenario.py`. The tests
-compare the client's state in each phase, its files, and the directories that reached Cairn's engine. A client whose
-calls never reach the engine fails.
+Each client runs on two ranks and then on three, through the phases of `clients/scenario.py`. The tests compare the
+client's state in each phase, its files, and the directories that reached Cairn's engine. A client whose calls never
+reach the engine fails.
 """
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -14,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 import stock
 import torch
+from ranks import run_program
 from safetensors.torch import load_file
 from same import assert_same, blank
 from test_cli import tool
@@ -24,7 +25,6 @@ from test_cli import tool
 import cairn
 
 PROGRAMS = Path(__file__).parent / "clients"
-HANG_SECONDS = 240  # ranks that wait for each other never end
 pytestmark = pytest.mark.slow
 
 Calls = Mapping[str, tuple[list[str], list[str]]]
@@ -50,9 +50,10 @@ class Client:
     def merge(self, path: Path, into: Path) -> Any:
         """Merges sharded files into one file by the client's own tool, in a process without Cairn."""
         if self.name == "accelerate":
-            run("-m", "accelerate.commands.accelerate_cli", "merge-weights", path, into)
+            commands.run(sys.executable, "-m", "accelerate.commands.accelerate_cli", "merge-weights", path, into)
             return load_file(into / "model.safetensors")
-        run("-m", "lightning.fabric.utilities.consolidate_checkpoint", path, "--output_file", into)
+        tool_of_lightning = "lightning.fabric.utilities.consolidate_checkpoint"
+        commands.run(sys.executable, "-m", tool_of_lightning, path, "--output_file", into)
         return torch.load(into, weights_only=False)  # the Trainer's own entries are objects of its classes
 
 
@@ -125,30 +126,11 @@ class Played:
 def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Played:
     client: Client = request.param
     folder = tmp_path_factory.mktemp(client.name)
+    preload = ("accelerate",) if client is ACCELERATE else ("lightning",)
     program = PROGRAMS / f"{client.name}_job.py"
-    launch = ("-m", "torch.distributed.run", "--standalone")
-    run(*launch, "--nproc-per-node=2", program, "start", folder)
-    run(*launch, "--nproc-per-node=3", program, "reshard", folder)
+    run_program(program, 2, "start", folder, preload=preload)
+    run_program(program, 3, "reshard", folder, preload=preload)
     return Played(client, folder)
-
-
-def run(*arguments: object) -> None:
-    """Runs a Python program that must succeed.
-
-    On a timeout the program gets SIGTERM: torchrun then ends its ranks; a killed torchrun would leave the ranks
-    running.
-    """
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *map(str, arguments)]
-    pipe, join = subprocess.PIPE, subprocess.STDOUT
-    with subprocess.Popen(command, stdout=pipe, stderr=join, text=True, env=environment) as process:
-        try:
-            output, _ = process.communicate(timeout=HANG_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            output, _ = process.communicate()
-            pytest.fail(f"hung: {command}\n{output}")
-    assert process.returncode == 0, output
 
 
 def in_order(value: Any) -> Any:

@@ -5,15 +5,12 @@ Each test compares with a run that nothing interrupts: the models are equal bit 
 
 import importlib
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import warm_python
-from ranks import free_port
+from ranks import run_program
 
 import cairn
 
@@ -23,7 +20,6 @@ sys.path.insert(0, str(PROGRAMS))
 from managed_program import Ended, Play  # noqa: E402
 
 FRAMEWORKS = ("lightning", "accelerate")
-_LONG_SECONDS = 240  # the longest wait for a job
 
 
 @pytest.fixture(params=FRAMEWORKS)
@@ -46,33 +42,11 @@ def run(framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
 
 
 def job(ranks: int, framework: str, folder: Path, play: Play) -> Ended:
-    """Runs the program on each rank, with the variables that torchrun sets."""
+    """Runs the program on each rank."""
     folder.mkdir(exist_ok=True)
     program = PROGRAMS / f"managed_{framework}.py"
     options = ["--steps", str(play.steps), "--stop", str(play.stop), "--strategy", play.strategy]
-    together = {
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "localhost",
-        "MASTER_PORT": str(free_port()),
-        "TORCHELASTIC_RUN_ID": "test",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    processes = [
-        warm_python.Popen(
-            [sys.executable, program, play.title, *options],
-            preload=(framework,),
-            cwd=folder,
-            env={**os.environ, **together, "RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    outputs = [process.communicate(timeout=_LONG_SECONDS)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * ranks, outputs
-    lines = reversed(outputs[0].splitlines())
+    lines = reversed(run_program(program, ranks, play.title, *options, preload=(framework,), cwd=folder).splitlines())
     return Ended(**json.loads(next(line for line in lines if line.startswith('{"step"'))))
 
 

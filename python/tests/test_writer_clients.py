@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import stock
 import torch
-from test_clients import PROGRAMS, run
+from ranks import run_program
+from test_clients import PROGRAMS
 
 import cairn
 
@@ -23,8 +24,7 @@ WHOLE = torch.arange(48.0).reshape(6, 8)
 
 
 def play(name: str, folder: Path, *arguments: str, ranks: int = RANKS) -> Path:
-    program = PROGRAMS / f"{name}_job.py"
-    run("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", program, folder, *arguments)
+    run_program(PROGRAMS / f"{name}_job.py", ranks, folder, *arguments, preload=())
     return folder
 
 

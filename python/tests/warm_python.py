@@ -61,9 +61,11 @@ class Server:
 
     def differs_at_start(self, environment: dict[str, str]) -> bool:
         """Whether a program in the environment needs an interpreter of its own."""
-        names = {name for name in (*environment, *self.environment) if name.startswith(_READ_AT_START)}
-        names = {name for name in names if not name.startswith(_READ_LATER)}
-        return any(environment.get(name) != self.environment.get(name) for name in names)
+        return any(
+            environment.get(name) != self.environment.get(name)
+            for name in {*environment, *self.environment}
+            if name.startswith(_READ_AT_START) and not name.startswith(_READ_LATER)
+        )
 
     def _become_reaper(self, on: bool) -> None:
         assert self._libc.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0) == 0

@@ -106,8 +106,8 @@ Result<void> convert_to_safetensors(ConvertJob& job) {
   CAIRN_TRY_ASSIGN(const std::shared_ptr<Tensors> tensors, make_tensors(job));
   const std::vector<std::vector<std::size_t>> shards = shards_of(job.input->plan, job.options.max_shard_bytes);
   const auto count = static_cast<std::uint32_t>(shards.size());
-  const safetensors::FileSet set{count == 1 ? safetensors::FileSet::Kind::kAlone : safetensors::FileSet::Kind::kIndexed,
-                                 count};
+  using Kind = safetensors::FileSet::Kind;
+  const safetensors::FileSet set{count == 1 ? Kind::kAlone : Kind::kIndexed, count};
   const std::filesystem::path parent = job.target.has_parent_path() ? job.target.parent_path() : ".";
   const std::filesystem::path directory = is_file ? parent : job.target;
   CAIRN_TRY(job.worker.open(made_directory(directory)));
@@ -118,15 +118,13 @@ Result<void> convert_to_safetensors(ConvertJob& job) {
   const std::string alone = is_file ? claim.file_name : std::string(commit::kSingleModelName);
   RankPart part;
   CAIRN_TRY_ASSIGN(part.ticket, job.worker.claim_model(commit::copy_identity(commit::SaveForm::kModel), claim));
-  part.publishes = set.kind == safetensors::FileSet::Kind::kIndexed;
+  part.publishes = set.kind == Kind::kIndexed;
   commit::ModelContent content;
   content.index.metadata = index_metadata_of(job);
   std::vector<StreamedImage> images;
   for (std::uint32_t i = 0; i < count; ++i) {
     CAIRN_TRY_ASSIGN(StreamedImage image, make_image(job, tensors, shards[i], part.ticket.identity, set));
-    image.name = set.kind == safetensors::FileSet::Kind::kAlone
-                     ? alone
-                     : commit::model_file_name(part.ticket, {i + 1, count, std::nullopt});
+    image.name = set.kind == Kind::kAlone ? alone : commit::model_file_name(part.ticket, {i + 1, count, std::nullopt});
     content.files.push_back(image.name);
     for (const std::size_t key : shards[i]) {
       content.index.files.emplace_back(job.input->plan.keys[key].name.fqn, image.name);
@@ -141,7 +139,7 @@ Result<void> convert_to_safetensors(ConvertJob& job) {
   CAIRN_TRY(job.worker.hand_over_files());
   CAIRN_TRY_ASSIGN(commit::CommitReport committed, job.worker.commit_model(std::move(content), job.options.durability));
   job.report.warnings = std::move(committed.warnings);
-  if (set.kind == safetensors::FileSet::Kind::kIndexed) job.report.files.emplace_back(safetensors::kIndexName);
+  if (set.kind == Kind::kIndexed) job.report.files.emplace_back(safetensors::kIndexName);
   report_copies(job);
   return {};
 }

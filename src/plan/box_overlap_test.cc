@@ -1,12 +1,12 @@
 #include "plan/box_overlap.h"
 
 #include <gtest/gtest.h>
+#include <sanitizers.h>
 
 #include <algorithm>
 #include <random>
 
 #include "plan/testing/random_tiling.h"
-#include "sanitizers.h"
 
 namespace cairn::plan {
 namespace {

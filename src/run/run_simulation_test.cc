@@ -1,11 +1,10 @@
 #include <cairn/run_cost.h>
 #include <gtest/gtest.h>
+#include <sanitizers.h>
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
-
-#include "sanitizers.h"
 
 namespace cairn {
 namespace {
