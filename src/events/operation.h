@@ -98,7 +98,7 @@ class Operation {
   }
   void drop_heard() noexcept;
 
-  std::unique_ptr<State, DeleteState> state_;  // null: nobody listened at the begin
+  std::unique_ptr<State, DeleteState> state_;  // null: there was no listener at the begin
   Work work_;
 };
 

@@ -51,7 +51,7 @@ class Work {
     if (listed_) drop();
   }
 
-  // Null if nobody looks. Shared with threads that may outlive the call.
+  // Null without a ProgressWatch. Shared with threads that may outlive the call.
   std::shared_ptr<WorkCount> count() const { return listed_ ? shared_count() : nullptr; }
   void set(std::uint64_t done, std::uint64_t total) const {
     if (listed_) store(done, total);
