@@ -111,7 +111,7 @@ TEST(Work, OfAForkedChildIsUnlisted) {
   EXPECT_EQ(watch.take(minutes(1)).at(0).state, State::kRunning);
 }
 
-TEST(ProgressWatch, WaitsForABegin) {
+TEST(ProgressWatch, WaitsForTheNextWork) {
   ProgressWatch watch;
   std::vector<WorkInProgress> works;
   std::thread looking([&] { works = watch.take(minutes(5)); });
