@@ -7,7 +7,6 @@ thread. An exception of a drawing ends the bar, and is logged at DEBUG on the lo
 
 import atexit
 import contextlib
-import logging
 import os
 import sys
 import threading
@@ -30,8 +29,6 @@ _CLOSE_SECONDS = 1.0
 _END_SECONDS = 5.0
 _FORK_SECONDS = 1.0
 _SHOWN_MAX = 1000
-
-_log = logging.getLogger("cairn")
 
 
 class Progress(NamedTuple):
@@ -144,7 +141,7 @@ class ProgressDisplay:
             with part(_Displays).drawing:
                 self._draw_bar(work)
         except Exception as error:
-            _log.debug("%s: the progress can't be shown", work.title, exc_info=error)
+            _note_failure(work.title, error)
             bar = self._bars.get(work.id)
             self._bars[work.id] = None
             if bar is not None:
@@ -164,6 +161,12 @@ class ProgressDisplay:
             bar.show(work.amounts)
         else:
             bar.end(work.amounts, "" if work.succeeded else "not finished" if self._gives_up else "failed")
+
+
+def _note_failure(title: str, error: Exception) -> None:
+    import logging  # slow: not for `import cairn`
+
+    logging.getLogger("cairn").debug("%s: the progress can't be shown", title, exc_info=error)
 
 
 def _is_shown(work: _Work) -> bool:

@@ -291,19 +291,22 @@ def test_the_tool_removes_the_line_after_a_signal(saved: Path, library: Path, sc
     assert screen.text.endswith("\r\x1b[K")
 
 
-def test_the_tool_is_quiet_on_request(saved: Path, library: Path, screen: Screen) -> None:
+@pytest.mark.parametrize(("words", "terminal"), [(["--quiet"], "xterm"), ([], "dumb")])
+def test_the_tool_draws_no_line(saved: Path, library: Path, screen: Screen, words: list[str], terminal: str) -> None:
     block = saved.parent / "hang"
     block.touch()
-    quiet = start([tool(), "verify", str(saved), "--quiet"], library, screen.terminal, HANG=f"large:{block}")
+    command = [tool(), "verify", str(saved)]
+    without = start([*command, *words], library, screen.terminal, HANG=f"large:{block}", TERM=terminal)
     second = Screen()
-    loud = start([tool(), "verify", str(saved)], library, second.terminal, HANG=f"large:{block}")
-    wait_for(lambda: "\rverifying [" in second.text, [quiet, loud])
+    drawing = start(command, library, second.terminal, HANG=f"large:{block}")
+    wait_for(lambda: "\rverifying [" in second.text, [without, drawing])
     block.unlink()
-    assert [process.wait(SECONDS) for process in (quiet, loud)] == [0, 0]
-    for process, its in ((quiet, screen), (loud, second)):
+    assert [process.wait(SECONDS) for process in (without, drawing)] == [0, 0]
+    for process, its in ((without, screen), (drawing, second)):
         process.communicate()
         its.close()
-    assert screen.text == ""
+    assert "\r" not in screen.text.replace("\r\n", "\n")
+    assert terminal == "dumb" or screen.text == ""
 
 
 @pytest.mark.slow
