@@ -24,6 +24,7 @@
 #include "progress_bar.h"
 #include "pruning.h"
 #include "repairing.h"
+#include "standard_streams.h"
 #include "status.h"
 #include "tracing.h"
 #include "verification.h"
@@ -94,6 +95,7 @@ ExitCode failure_of(const std::string& command) {
 }  // namespace
 
 int main(int count, char** words) {
+  if (!cairn::cli::open_standard_streams()) return static_cast<int>(ExitCode::kUnreadable);
   std::string command;
   Outcome outcome;
   try {

@@ -118,6 +118,7 @@ std::string line_of_log(const WorkInProgress& work) {
 ProgressBar::ProgressBar(Wish wish, const Pace& pace)
     : pace_(pace), can_draw_(can_draw_on_stderr()), next_(Clock::now() + (can_draw_ ? pace.first_draw : pace.log)) {
   if (wish == Wish::kQuiet) return;
+  watch_.emplace();
   if (can_draw_) handle_ending_signals(remove_line_and_end, static_cast<int>(SA_RESETHAND | SA_NODEFER));
   try {
     thread_ = std::thread([this] { run(); });
@@ -127,7 +128,7 @@ ProgressBar::ProgressBar(Wish wish, const Pace& pace)
 
 ProgressBar::~ProgressBar() {
   if (!thread_.joinable()) return;
-  watch_.close();
+  watch_->close();
   thread_.join();
   if (!can_draw_) return;
   handle_ending_signals(SIG_DFL, 0);
@@ -142,10 +143,10 @@ void ProgressBar::print(std::string_view text, std::FILE* stream) {
 }
 
 void ProgressBar::run() {
-  while (!watch_.is_closed()) {
-    const std::vector<WorkInProgress> works = watch_.take(pace_.draw);
+  while (!watch_->is_closed()) {
+    const std::vector<WorkInProgress> works = watch_->take(pace_.draw);
     const Clock::time_point now = Clock::now();
-    if (now < next_ || watch_.is_closed()) continue;
+    if (now < next_ || watch_->is_closed()) continue;
     const auto running = std::find_if(works.begin(), works.end(), [](const WorkInProgress& work) {
       return work.state == WorkInProgress::State::kRunning;
     });

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -62,8 +63,8 @@ class ProgressBar {
   const bool can_draw_;
   Clock::time_point next_;
   std::mutex output_;
-  ProgressWatch watch_;
-  std::thread thread_;  // last: uses the other members; none if nothing is to be shown
+  std::optional<ProgressWatch> watch_;  // nullopt: nothing is shown
+  std::thread thread_;                  // last: uses the other members
 };
 
 }  // namespace cairn::cli

@@ -1,7 +1,7 @@
 // ProgressWatch: how far the calls into this process's engine are: saves, loads, verifications, conversions and the
 // other calls that may take long. For a bar or a log; cairn/latest.h has the saves of other processes.
 //
-// Without a ProgressWatch nothing is listed. A call never waits for a ProgressWatch.
+// Without a ProgressWatch nothing is listed. A call never waits for the thread that looks at a ProgressWatch.
 #pragma once
 
 #include <cairn/result.h>
@@ -46,7 +46,7 @@ struct WorkInProgress {
   std::uint32_t rank_count = 1;  // 0: unknown, in a save of separate steps (SaveClaim, RankShare)
   State state = State::kRunning;
   std::chrono::nanoseconds elapsed{};  // since the begin, until the end
-  std::uint64_t done = 0;              // of this rank's part
+  std::uint64_t done = 0;              // of this rank's part; `total` after a success
   std::uint64_t total = 0;             // 0 while unknown
 };
 std::string_view name_of(WorkInProgress::Unit unit);  // "bytes" and so on
@@ -61,7 +61,8 @@ class ProgressWatch {
   ProgressWatch& operator=(const ProgressWatch&) = delete;
 
   // Waits until a work begins or ends, until close(), or for `time`. Returns the works that are running, and each that
-  // has ended since the last call, in the order of their begins. At most 1000: further works are not listed.
+  // has ended since the last call, in the order of their begins. At most 1000: then ended works are dropped first, and
+  // further works are not listed.
   std::vector<WorkInProgress> take(std::chrono::milliseconds time);
   // No work is added any more. Those that are running stay until they end.
   void close();

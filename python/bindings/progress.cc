@@ -27,7 +27,7 @@ class PythonProgressWatch {
  public:
   PythonProgressWatch() : watch_(std::make_unique<ProgressWatch>()) {}
   ~PythonProgressWatch() {
-    // In a child made by fork a thread of the parent may wait in the watch for ever: the watch is left alone.
+    // In a child made by fork a lock of the watch may be held for ever: the memory of the watch is not freed.
     if (getpid() != process_) (void)watch_.release();
   }
   PythonProgressWatch(const PythonProgressWatch&) = delete;

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cairn import _engine
 from cairn._process import ProcessPart, part
-from cairn._progress_bars import STYLES, Amounts, Bar, Style, bar_of
+from cairn._progress_bars import STYLES, Amounts, Bar, Bars, Style
 from cairn._torch_names import modules
 from cairn.errors import InvalidArgument
 
@@ -29,6 +29,7 @@ _CLOSE_SECONDS = 1.0
 _END_SECONDS = 5.0
 _FORK_SECONDS = 1.0
 _SHOWN_MAX = 1000
+_NAME_MAX = 40  # characters of a directory's name
 
 
 class Progress(NamedTuple):
@@ -59,12 +60,15 @@ class _Work(NamedTuple):
     @property
     def title(self) -> str:
         name = Path(os.fsdecode(self.directory)).name
+        if len(name) > _NAME_MAX:
+            name = name[: _NAME_MAX - 1] + "\u2026"
+        # A control character would move the cursor of the terminal.
+        name = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
         return f"{self.action} '{name}'" if name else self.action
 
     @property
     def amounts(self) -> Amounts:
-        done = self.total if self.succeeded and self.total else self.done
-        return Amounts(done, self.total, self.unit, self.seconds)
+        return Amounts(self.done, self.total, self.unit, self.seconds)
 
 
 class ProgressDisplay:
@@ -72,7 +76,7 @@ class ProgressDisplay:
 
     def __init__(self, style: Style) -> None:
         """Use :func:`show_progress`."""
-        self._style = style
+        self._made = Bars(style)
         self._watch = _engine.ProgressWatch()
         self._process = os.getpid()
         self._bars: dict[int, Bar | None] = {}  # by the id of the work; None: is not shown
@@ -82,7 +86,14 @@ class ProgressDisplay:
 
     def start(self) -> None:
         """Use :func:`show_progress`."""
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the system has no thread left: the calls go on without bars
+            self._watch.close()
+            self._settled.set()
+            _note_failure("the calls", error)
+            return
+        part(_Displays).add(self)
 
     def close(self) -> None:
         """Shows no call that begins later. A call that is running, an asynchronous save too, keeps its bar to its end.
@@ -153,7 +164,7 @@ class ProgressDisplay:
     def _draw_bar(self, work: _Work) -> None:
         if work.id not in self._bars:
             is_shown = _is_shown(work) and part(_Displays).is_first(work.id)
-            self._bars[work.id] = bar_of(self._style, work.title, work.amounts) if is_shown else None
+            self._bars[work.id] = self._made.add(work.title, work.amounts) if is_shown else None
         bar = self._bars[work.id]
         if bar is None:
             return
@@ -242,18 +253,17 @@ def show_progress(style: Style = "auto") -> ProgressDisplay:
     ``torch.distributed`` or of a launcher that sets ``RANK``, only rank 0 has bars.
 
     `style`: ``"tqdm"`` (also in notebooks), ``"rich"``, ``"lines"`` (a line each ten seconds), or ``"auto"``: the first
-    of them that is installed, and lines if stderr is neither a terminal nor a notebook. A bar never delays a call, and
-    never fails one. Raises InvalidArgument for an unknown style.
+    of them that is installed, and lines if stderr is neither a terminal nor a notebook. A bar never delays or
+    fails a call. Raises InvalidArgument for an unknown style.
     """
     if style not in STYLES:
         raise InvalidArgument("no style of bars", expected=", ".join(STYLES), actual=repr(style))
     display = ProgressDisplay(style)
-    part(_Displays).add(display)
     display.start()
     return display
 
 
-# A thread that draws when the interpreter is gone would end the process with an error.
+# A thread that draws after the end of the interpreter would end the process with an error.
 atexit.register(lambda: part(_Displays).give_up())
 os.register_at_fork(before=lambda: part(_Displays).before_fork(), after_in_parent=lambda: part(_Displays).after_fork())
 

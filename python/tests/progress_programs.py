@@ -136,14 +136,18 @@ def short() -> None:
         cairn.save(state(), checkpoint_id=FOLDER / "saved")
 
 
-def failure() -> None:
-    """The call fails after its bar was drawn."""
-    saved = FOLDER / "saved"
-    cairn.save(state(), checkpoint_id=saved)
+def damage(saved: Path) -> None:
     chunk = cairn.open(saved).info("w").chunks[0]  # type: ignore[union-attr]
     with (saved / str(chunk.file)).open("r+b") as file:
         file.seek(chunk.offset + chunk.length // 2)
         file.write(b"damage")
+
+
+def failure() -> None:
+    """The call fails after its bar was drawn."""
+    saved = FOLDER / "saved"
+    cairn.save(state(), checkpoint_id=saved)
+    damage(saved)
     with cairn.show_progress(*sys.argv[3:]) as display:
         try:
             with hanging("large", lambda: bars_of(display)):
@@ -153,6 +157,53 @@ def failure() -> None:
         else:
             raise AssertionError("the load did not fail")
     assert not display._bars
+
+
+def two() -> None:
+    """Two calls at the same time, of which one fails. Their names erase the screen, if the terminal gets them."""
+    good, bad = FOLDER / "good\x1b[2J", FOLDER / "bad\n"
+    for directory in (good, bad):
+        cairn.save(state(), checkpoint_id=directory)
+    damage(bad)
+
+    def load_bad() -> None:
+        with contextlib.suppress(cairn.Corrupt):
+            cairn.load(state(), checkpoint_id=bad)
+
+    with cairn.show_progress(*sys.argv[3:]) as display:
+        with hanging("large", lambda: len(bars_of(display)) == 2 and is_drawn(display)):
+            loading = threading.Thread(target=load_bad)
+            loading.start()
+            cairn.load(state(), checkpoint_id=good)
+        loading.join()
+
+
+def no_thread() -> None:
+    """The system has no thread left."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    progress.threading.Thread.start, kept = start, threading.Thread.start  # type: ignore[method-assign]
+    display = cairn.show_progress()
+    progress.threading.Thread.start = kept  # type: ignore[method-assign]
+    cairn.save(state(), checkpoint_id=FOLDER / "saved")
+    display.close()
+
+
+def blocked() -> None:
+    """stderr takes no byte: a full pipe."""
+    _, full = os.pipe()
+    os.set_blocking(full, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(full, bytes(1 << 16))
+    os.set_blocking(full, True)
+    os.dup2(full, 2)
+    display = cairn.show_progress("lines")
+    with hanging("pwrite", lambda: is_drawn(display)):
+        cairn.save(state(), checkpoint_id=FOLDER / "saved")
+    display.close()
 
 
 def closed() -> None:

@@ -6,6 +6,7 @@ A call hangs until its bar was drawn: no test depends on the time that a call ta
 import fcntl
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -134,7 +135,7 @@ def test_the_caller_chooses_the_style(tmp_path: Path, library: Path, style: str)
     assert ("100%" in text) == (style != "lines")
 
 
-@pytest.mark.parametrize("name", ["short", "closed", "fork", "nested", "after_the_block"])
+@pytest.mark.parametrize("name", ["short", "closed", "fork", "nested", "no_thread", "blocked", "after_the_block"])
 def test_a_program_with_bars_goes_on(tmp_path: Path, library: Path, name: str) -> None:
     text = run(name, tmp_path, library)
     assert all(line.startswith("cairn: saving '") for line in text.splitlines()), text
@@ -146,6 +147,33 @@ def test_a_failure_ends_the_bar(tmp_path: Path, library: Path, style: str, scree
     text = run("failure", tmp_path, library, style, screen=screen)
     assert "failed" in text
     assert "Traceback" not in text
+
+
+def test_two_bars_of_tqdm(tmp_path: Path, library: Path, screen: Screen) -> None:
+    text = run("two", tmp_path, library, "tqdm", screen=screen)
+    assert re.search(r"\r *loading 'good\\x1b\[2J': 100%[^\r\n]*\r\n", text), text
+    assert re.search(r"\r *loading 'bad\\n': [^\r\n]*failed[^\r\n]*\r\n", text), text
+    assert "\x1b[2J" not in text
+
+
+def test_two_bars_of_rich(tmp_path: Path, library: Path, screen: Screen) -> None:
+    text = run("two", tmp_path, library, "rich", screen=screen)
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).replace("\r\n", "\n")
+    last = plain.strip().split("\r")[-1].splitlines()
+    assert len(last) == 2, plain
+    assert {line.partition(" \u2501")[0].strip() for line in last} == {
+        "loading 'good\\x1b[2J'",
+        "loading 'bad\\n', failed",
+    }
+    assert "\x1b[2J" not in text
+
+
+def test_lines_of_odd_names(tmp_path: Path, library: Path) -> None:
+    lines = run("two", tmp_path, library, "lines").splitlines()
+    assert any(line.startswith("cairn: loading 'bad\\n': failed, ") for line in lines), lines
+    assert all(line.startswith(("cairn: loading 'good\\x1b[2J': ", "cairn: loading 'bad\\n': ")) for line in lines), (
+        lines
+    )
 
 
 def test_a_bar_below_a_bar_of_the_program(tmp_path: Path, library: Path, screen: Screen) -> None:
@@ -321,3 +349,19 @@ def test_the_tool_prints_lines_without_a_terminal(saved: Path, library: Path) ->
     output, errors = process.communicate(timeout=SECONDS)
     assert (process.returncode, errors) == (0, "")
     assert output.startswith("{")
+
+
+def test_closed_streams_get_no_output(saved: Path, library: Path) -> None:
+    """The progress of the tool has the number of a stream, which must not be that of a file of the tool."""
+    block = saved.parent / "hang"
+    block.touch()
+    target = saved.parent / "w.npy"
+    program = f"exec {tool()} cat {saved} w --npy {target} <&- >&- 2>&-"
+    process = subprocess.Popen(
+        ["bash", "-c", program], env={**os.environ, "LD_PRELOAD": str(library), "HANG": f"large:{block}"}, text=True
+    )
+    wait_for(Path(f"{block}.reached").exists, [process])
+    streams = [str(Path(f"/proc/{process.pid}/fd/{number}").readlink()) for number in range(3)]
+    block.unlink()
+    assert process.wait(SECONDS) == 0
+    assert streams == [os.devnull] * 3

@@ -87,9 +87,13 @@ Result<CheckpointRemoval> remove_checkpoint(storage::Storage& storage, const Met
   return remove_files(log, removal == Removal::kTry ? kInPlace : kRemoved, chosen, names);
 }
 
-Result<std::optional<CheckpointRemoval>> finish_removal(storage::Storage& storage, Removal removal, WorkCount* count) {
+bool has_begun_removal(const storage::Storage& storage) {
   const Result<double> removed_at = storage.touched_at(kRemoved);
-  if (!removed_at && storage::is_absent(removed_at.error())) return std::optional<CheckpointRemoval>();
+  return removed_at || !storage::is_absent(removed_at.error());
+}
+
+Result<std::optional<CheckpointRemoval>> finish_removal(storage::Storage& storage, Removal removal, WorkCount* count) {
+  if (!has_begun_removal(storage)) return std::optional<CheckpointRemoval>();
   RemovalLog log(storage, removal, count);
   CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, log.lock());
   return finish_under_lock(log);

@@ -33,6 +33,10 @@ struct CheckpointRemoval {
 Result<CheckpointRemoval> remove_checkpoint(storage::Storage& storage, const MetadataInPlace& chosen, Removal removal,
                                             std::string* protection = nullptr, WorkCount* count = nullptr);
 
+// Whether a removal has begun and not ended: a crash has interrupted it, or another process is removing. True if the
+// storage does not answer.
+bool has_begun_removal(const storage::Storage& storage);
+
 // Finishes a removal that a crash has interrupted; nullopt if there is none.
 Result<std::optional<CheckpointRemoval>> finish_removal(storage::Storage& storage, Removal removal,
                                                         WorkCount* count = nullptr);

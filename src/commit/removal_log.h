@@ -28,7 +28,7 @@ enum class Removal : std::uint8_t { kDo, kTry };
 
 class RemovalLog final : public storage::Storage {
  public:
-  // `storage` outlives the log, and so does `count`, which gets the number of removed files; null: none does.
+  // `storage` outlives the log, and so does `count`, which gets the number of removed files; `count` may be null.
   RemovalLog(storage::Storage& storage, Removal removal, WorkCount* count = nullptr)
       : storage_(storage), tries_(removal == Removal::kTry), count_(count) {}
 

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <mutex>
 #include <optional>
+#include <unordered_set>
 #include <vector>
 
 #include "os/process_state.h"
@@ -39,9 +40,12 @@ class WorkEntry {
     const std::lock_guard lock(mutex_);
     if (end_) return false;
     end_ = std::chrono::steady_clock::now();
+    has_ended_ = true;
     work_.state = has_succeeded ? WorkInProgress::State::kSucceeded : WorkInProgress::State::kFailed;
     return true;
   }
+
+  bool has_ended() const { return has_ended_; }
 
   WorkInProgress look() {
     std::function<void(WorkCount&)> read;
@@ -55,7 +59,9 @@ class WorkEntry {
     if (read) read(*count_);
     seen.total = count_->total.load(std::memory_order_relaxed);
     seen.done = count_->done.load(std::memory_order_relaxed);
-    if (seen.total != 0) seen.done = std::min(seen.done, seen.total);
+    // A read may be smaller than planned: parts that are in memory, or that need no check, are not read.
+    const bool has_succeeded = seen.state == WorkInProgress::State::kSucceeded;
+    if (seen.total != 0) seen.done = has_succeeded ? seen.total : std::min(seen.done, seen.total);
     return seen;
   }
 
@@ -65,6 +71,7 @@ class WorkEntry {
   std::mutex mutex_;
   WorkInProgress work_;  // without the counts
   std::optional<std::chrono::steady_clock::time_point> end_;
+  std::atomic<bool> has_ended_{false};
   std::function<void(WorkCount&)> read_;
 };
 
@@ -81,8 +88,12 @@ struct ProgressWatch::Impl {
 
   void add(const std::shared_ptr<events::WorkEntry>& work) {
     const std::lock_guard lock(mutex);
+    if (works.size() == events::kWorksMax) drop_ended();
     if (works.size() < events::kWorksMax) works.push_back(work);
     note_change();
+  }
+  void drop_ended() {
+    std::erase_if(works, [](const auto& work) { return work->has_ended(); });
   }
   void note_change() {
     ++changes;
@@ -98,7 +109,7 @@ using Watches = std::vector<std::shared_ptr<ProgressWatch::Impl>>;  // shared wi
 struct OpenWatches {
   std::unique_ptr<Watches> open = std::make_unique<Watches>();
 
-  // A thread of the parent may hold a lock of a watch for ever: the child leaves the watches alone.
+  // A thread of the parent may hold a lock of a watch for ever: the child uses no watch of the parent.
   void in_child() {
     (void)open.release();
     open = std::make_unique<Watches>();
@@ -203,10 +214,13 @@ std::vector<WorkInProgress> ProgressWatch::take(std::chrono::milliseconds time) 
   std::vector<WorkInProgress> result;
   result.reserve(works.size());
   for (const auto& work : works) result.push_back(work->look());
-  const std::lock_guard lock(impl_->mutex);
+  std::unordered_set<const events::WorkEntry*> ended;
   for (std::size_t i = 0; i < works.size(); ++i) {
-    if (result[i].state != WorkInProgress::State::kRunning) std::erase(impl_->works, works[i]);
+    if (result[i].state != WorkInProgress::State::kRunning) ended.insert(works[i].get());
   }
+  if (ended.empty()) return result;
+  const std::lock_guard lock(impl_->mutex);
+  std::erase_if(impl_->works, [&ended](const auto& work) { return ended.contains(work.get()); });
   return result;
 }
 

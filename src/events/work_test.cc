@@ -68,6 +68,18 @@ TEST(Work, SetterAlsoCallsTheCaller) {
   EXPECT_EQ(watch.take(minutes(1)).at(0).total, 6u);
 }
 
+TEST(Work, IsWholeAfterASuccess) {
+  ProgressWatch watch;
+  const Work good = begun_work();
+  const Work bad = begun_work();
+  for (const Work* work : {&good, &bad}) work->set(3, 9);
+  good.end(true);
+  bad.end(false);
+  const std::vector<WorkInProgress> works = watch.take(minutes(1));
+  EXPECT_EQ(works.at(0).done, 9u);
+  EXPECT_EQ(works.at(1).done, 3u);
+}
+
 TEST(Work, HasFailedWithoutAnEnd) {
   ProgressWatch watch;
   { const Work work = begun_work(); }
@@ -132,6 +144,15 @@ TEST(ProgressWatch, ListsABoundedNumber) {
   std::vector<Work> works;
   for (int i = 0; i < 1100; ++i) works.push_back(begun_work());
   EXPECT_EQ(watch.take(minutes(1)).size(), 1000u);
+}
+
+TEST(ProgressWatch, DropsEndedWorksAtTheBound) {
+  ProgressWatch watch;
+  for (int i = 0; i < 1100; ++i) begun_work().end(true);
+  const Work last = begun_work();
+  const std::vector<WorkInProgress> works = watch.take(minutes(1));
+  EXPECT_LE(works.size(), 1000u);
+  EXPECT_EQ(works.back().state, State::kRunning);
 }
 
 TEST(Operation, IsAWorkToItsEnd) {

@@ -142,7 +142,7 @@ class Loader {
   std::uint64_t shared_cache_bytes_ = 0;             // in the page cache, by all sharers of the host
   std::optional<data_file::BroughtRanges> brought_;  // of the files of impl_; emptied after step 4
   std::optional<BroadcastReads> broadcast_;          // the reads that are not in reads_
-  std::shared_ptr<WorkCount> count_;                 // shared with those who look at it
+  std::shared_ptr<WorkCount> count_;                 // shared with the ProgressWatches
   bool is_stopped_ = false;
   bool has_left_ = false;
   std::vector<NewValue> values_;

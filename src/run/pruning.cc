@@ -90,15 +90,19 @@ class Pruning {
   void finish(const fs::path& directory) {
     const auto storage = root_.open(directory);
     if (!storage) return;  // gone, or not accessible: step 2 says so
+    if (!commit::has_begun_removal(**storage)) return;
     events::Operation events = events_of(directory);
     Result<std::optional<commit::CheckpointRemoval>> finished =
         commit::finish_removal(**storage, removal_, events.work().count().get());
     if (!finished) {
-      if (finished.error().code() == ErrorCode::kNotFound) return;  // another process has finished the removal
+      // Another process has finished the removal.
+      if (finished.error().code() == ErrorCode::kNotFound) return events.leave();
       report_.problems.push_back(explained(std::move(finished).error(), directory));
       events.fail(report_.problems.back());
     } else if (*finished) {
       add_removed(directory, **std::move(finished), true, events);
+    } else {
+      events.leave();
     }
   }
 
@@ -206,9 +210,12 @@ class Pruning {
       add_removed(directory, *std::move(removed), false, events);
     } else if (!protection.empty()) {
       kept_[i] = kept(i, std::move(protection));
+      events.leave();
     } else if (removed.error().code() != ErrorCode::kNotFound && removed.error().code() != ErrorCode::kReplaced) {
       report_.problems.push_back(explained(std::move(removed).error(), directory));
       events.fail(report_.problems.back());
+    } else {  // another process has removed or replaced the checkpoint
+      events.leave();
     }
   }
 
