@@ -102,6 +102,7 @@ CommandLine::CommandLine() : tool_("Looks at checkpoints of Cairn and of torch.d
   add_trace();
   add_convert();
   add_reshard();
+  add_quiet();
   add_completion_and_help();
 }
 
@@ -295,6 +296,14 @@ void CommandLine::add_reshard() {
   add_allow_pickle(*reshard);
   reshard->add_flag("--follow-links", given.follow_links, "data files may be symbolic links");
   reshard->add_flag("--json", given.json, "print JSON for programs");
+}
+
+// To the commands that may take long.
+void CommandLine::add_quiet() {
+  for (const char* name :
+       {"verify", "diff", "cat", "clean", "repair", "prune", "rm", "doctor", "bench", "trace", "convert", "reshard"}) {
+    tool_.get_subcommand(name)->add_flag("--quiet", arguments_.quiet, "print no progress on stderr");
+  }
 }
 
 void CommandLine::add_allow_pickle(CLI::App& command) {

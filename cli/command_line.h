@@ -20,6 +20,7 @@ struct Arguments {
   std::vector<std::filesystem::path> directories = {};  // of `verify`, `rm`, `pin` and `unpin`
   bool dry_run = false;                                 // of `clean`, `repair`, `prune` and `rm`
   bool json = false;
+  bool quiet = false;  // without progress
   bool follow_links = false;
   std::filesystem::path other = {};   // the second checkpoint of `diff`
   std::string key = {};               // of `cat`
@@ -73,6 +74,7 @@ class CommandLine {
   void add_convert();
   void add_reshard();
   void add_allow_pickle(CLI::App& command);
+  void add_quiet();
   void add_completion_and_help();
   Outcome answer_help() const;
   // The complaint about a wrong word or option, with a hint.

@@ -9,7 +9,6 @@
 
 #include "json_writer.h"
 #include "printable.h"
-#include "progress_bar.h"
 
 namespace cairn::cli {
 namespace {
@@ -115,14 +114,11 @@ std::string json_of(const DiffReport& report, const std::string& a, const std::s
 }  // namespace
 
 Outcome compare(const std::filesystem::path& a, const std::filesystem::path& b, const ComparisonOptions& options) {
-  DiffOptions how{.tolerance = options.tolerance,
-                  .ignore_dtype = options.ignore_dtype,
-                  .keys = options.patterns,
-                  .follow_links = options.follow_links};
-  auto bar = std::make_optional<ProgressBar>("comparing");
-  how.progress = [&bar](const DiffProgress& progress) { bar->show(progress.bytes_compared, progress.bytes_total); };
+  const DiffOptions how{.tolerance = options.tolerance,
+                        .ignore_dtype = options.ignore_dtype,
+                        .keys = options.patterns,
+                        .follow_links = options.follow_links};
   const Result<DiffReport> report = cairn::diff(a, b, how);
-  bar.reset();  // before any output
   if (!report) return {{}, message_of(report.error()), ExitCode::kDiffTrouble};
   Outcome outcome;
   outcome.data = options.json ? json_of(*report, a.string(), b.string()) : text_of(*report);

@@ -18,8 +18,8 @@ struct ComparisonOptions {
   bool follow_links = false;
 };
 
-// Returns kCheckFailed if the checkpoints differ, and kDiffTrouble after any failure, as diff(1) does. Draws a progress
-// bar if stderr is a terminal; Ctrl-C ends the process at once.
+// Returns kCheckFailed if the checkpoints differ, and kDiffTrouble after any failure, as diff(1) does. Ctrl-C ends the
+// process at once.
 Outcome compare(const std::filesystem::path& a, const std::filesystem::path& b, const ComparisonOptions& options);
 
 }  // namespace cairn::cli

@@ -15,7 +15,6 @@
 #include "ending_signals.h"
 #include "json_writer.h"
 #include "printable.h"
-#include "progress_bar.h"
 
 namespace cairn::cli {
 namespace {
@@ -181,12 +180,9 @@ Outcome convert(const std::filesystem::path& source, const std::filesystem::path
                 const ConversionOptions& given) {
   ConvertOptions options;
   if (std::optional<Outcome> outcome = read_options(target, given, options)) return *std::move(outcome);
-  auto bar = std::make_optional<ProgressBar>("converting", ProgressBar::Rate::kShown);
-  const EndingSignals signals;  // after the bar, whose handlers end the process
+  const EndingSignals signals;
   options.interrupted = [] { return EndingSignals::caught() != 0; };
-  options.progress = [&bar](const ConvertProgress& progress) { bar->show(progress.bytes_done, progress.bytes_total); };
   const Result<ConvertReport> report = cairn::convert(source, target, options);
-  bar.reset();  // before any output
   if (!report) return conversion_failure(report.error());
   return {given.json ? json_of(*report, target, options.to) : text_of(*report, target, options.to), {}, ExitCode::kOk};
 }

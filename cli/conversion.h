@@ -26,8 +26,8 @@ struct ConversionOptions {
   bool json = false;
 };
 
-// Draws a progress bar if stderr is a terminal. SIGINT and SIGTERM end the conversion without a trace of the target,
-// and the outcome names the signal; a second signal ends the process at once.
+// SIGINT and SIGTERM end the conversion without a trace of the target, and the outcome names the signal; a second
+// signal ends the process at once.
 Outcome convert(const std::filesystem::path& source, const std::filesystem::path& target,
                 const ConversionOptions& options);
 

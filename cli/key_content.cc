@@ -12,7 +12,6 @@
 #include "ending_signals.h"
 #include "json_writer.h"
 #include "printable.h"
-#include "progress_bar.h"
 #include "value_json.h"
 
 namespace cairn::cli {
@@ -87,12 +86,9 @@ std::string json_of(const std::string& key, const Value& value) {
 
 Outcome export_tensor(const std::filesystem::path& directory, const std::string& key, const KeyContentOptions& options,
                       TensorPassOptions pass) {
-  auto bar = std::make_optional<ProgressBar>("exporting");
-  const EndingSignals signals;  // after the bar, whose handlers end the process
+  const EndingSignals signals;
   pass.interrupted = [] { return EndingSignals::caught() != 0; };
-  pass.progress = [&bar](std::uint64_t done, std::uint64_t total) { bar->show(done, total); };
   const Result<void> exported = export_npy(directory, key, options.npy, pass, options.overwrite);
-  bar.reset();  // before any output
   if (exported) return {};
   Outcome outcome = failure(exported.error());
   outcome.signal = EndingSignals::caught();
@@ -102,12 +98,9 @@ Outcome export_tensor(const std::filesystem::path& directory, const std::string&
 }  // namespace
 
 Outcome show_key(const std::filesystem::path& directory, const std::string& key, const KeyContentOptions& options) {
-  TensorPassOptions pass{.follow_links = options.follow_links};
+  const TensorPassOptions pass{.follow_links = options.follow_links};
   if (!options.npy.empty()) return export_tensor(directory, key, options, pass);
-  auto bar = std::make_optional<ProgressBar>("reading");
-  pass.progress = [&bar](std::uint64_t done, std::uint64_t total) { bar->show(done, total); };
   const Result<KeyContent> content = read_key(directory, key, pass);
-  bar.reset();  // before any output
   if (!content) return failure(content.error());
   Outcome outcome;
   if (content->value) {

@@ -15,9 +15,8 @@ struct KeyContentOptions {
   bool follow_links = false;
 };
 
-// Returns kCheckFailed, with near keys, if the checkpoint lacks the key, and for damage. Draws a progress bar if stderr
-// is a terminal. Ctrl-C ends the process at once; an export removes its unfinished file first, and the outcome names
-// the signal.
+// Returns kCheckFailed, with near keys, if the checkpoint lacks the key, and for damage. Ctrl-C ends the process at
+// once; an export removes its unfinished file first, and the outcome names the signal.
 Outcome show_key(const std::filesystem::path& directory, const std::string& key, const KeyContentOptions& options);
 
 }  // namespace cairn::cli

@@ -21,8 +21,10 @@
 #include "listing.h"
 #include "outcome.h"
 #include "pinning.h"
+#include "progress_bar.h"
 #include "pruning.h"
 #include "repairing.h"
+#include "standard_streams.h"
 #include "status.h"
 #include "tracing.h"
 #include "verification.h"
@@ -33,11 +35,7 @@ namespace {
 using cairn::cli::ExitCode;
 using cairn::cli::Outcome;
 
-// Sets `command` to the name of the command.
-Outcome run(const std::vector<std::string>& words, std::string& command) {
-  cairn::cli::CommandLine line;
-  if (auto outcome = line.parse(words)) return *std::move(outcome);
-  command = line.command();
+Outcome carry_out(const cairn::cli::CommandLine& line, cairn::cli::ProgressBar& bar) {
   const cairn::cli::Arguments& given = line.arguments();
   if (line.command() == "ls") return cairn::cli::list(given.directory, given.json);
   if (line.command() == "inspect") {
@@ -58,7 +56,7 @@ Outcome run(const std::vector<std::string>& words, std::string& command) {
     return cairn::cli::show_key(given.directory, given.key,
                                 {given.npy, given.overwrite, given.json, given.follow_links});
   }
-  if (line.command() == "verify") return cairn::cli::verify(given.directories, given.json, given.follow_links);
+  if (line.command() == "verify") return cairn::cli::verify(given.directories, given.json, given.follow_links, bar);
   if (line.command() == "clean") return cairn::cli::clean(given.directory, given.dry_run, given.json);
   if (line.command() == "repair") {
     return cairn::cli::repair(given.directory, given.repairing, given.dry_run, given.json);
@@ -79,6 +77,16 @@ Outcome run(const std::vector<std::string>& words, std::string& command) {
   return {cairn::cli::completion_script(line.tool(), given.shell), {}, ExitCode::kOk};
 }
 
+// Sets `command` to the name of the command.
+Outcome run(const std::vector<std::string>& words, std::string& command) {
+  using cairn::cli::ProgressBar;
+  cairn::cli::CommandLine line;
+  if (auto outcome = line.parse(words)) return *std::move(outcome);
+  command = line.command();
+  ProgressBar bar(line.arguments().quiet ? ProgressBar::Wish::kQuiet : ProgressBar::Wish::kShown);
+  return carry_out(line, bar);
+}
+
 // Of a failure outside the command: out of memory, a closed stdout.
 ExitCode failure_of(const std::string& command) {
   return command == "diff" ? ExitCode::kDiffTrouble : ExitCode::kUnreadable;
@@ -87,6 +95,7 @@ ExitCode failure_of(const std::string& command) {
 }  // namespace
 
 int main(int count, char** words) {
+  if (!cairn::cli::open_standard_streams()) return static_cast<int>(ExitCode::kUnreadable);
   std::string command;
   Outcome outcome;
   try {

@@ -15,7 +15,6 @@
 
 #include "json_writer.h"
 #include "printable.h"
-#include "progress_bar.h"
 
 namespace cairn::cli {
 namespace {
@@ -119,11 +118,7 @@ struct Checked {
 
 Checked check(const std::filesystem::path& directory, bool follow_links) {
   Checked checked{directory};
-  VerifyOptions options{.follow_links = follow_links};
-  auto bar = std::make_optional<ProgressBar>("verifying");
-  options.progress = [&bar](const VerifyProgress& progress) { bar->show(progress.bytes_read, progress.bytes_total); };
-  Result<VerifyReport> report = cairn::verify(directory, options);
-  bar.reset();  // before any output
+  Result<VerifyReport> report = cairn::verify(directory, {.follow_links = follow_links});
   if (report) {
     checked.report = *std::move(report);
   } else {
@@ -152,11 +147,10 @@ std::string summary_of(const std::map<ExitCode, std::uint64_t>& counts, std::siz
   return text + "\n";
 }
 
-void print(std::string_view text, std::FILE* stream) { std::fwrite(text.data(), 1, text.size(), stream); }
-
 }  // namespace
 
-Outcome verify(const std::vector<std::filesystem::path>& directories, bool as_json, bool follow_links) {
+Outcome verify(const std::vector<std::filesystem::path>& directories, bool as_json, bool follow_links,
+               ProgressBar& bar) {
   const bool is_list = directories.size() > 1;
   Outcome outcome;
   JsonWriter json;
@@ -176,9 +170,8 @@ Outcome verify(const std::vector<std::filesystem::path>& directories, bool as_js
       outcome.messages = std::move(checked.outcome.messages);
       return outcome;
     }
-    if (!as_json) print(checked.text(), stdout);
-    std::fflush(stdout);  // the messages come after the reports before them
-    print(checked.outcome.messages, stderr);
+    if (!as_json) bar.print(checked.text(), stdout);
+    bar.print(checked.outcome.messages, stderr);
   }
   if (as_json) {
     json.end_array();

@@ -12,6 +12,7 @@
 #include <cairn/managed_run.h>         // IWYU pragma: export
 #include <cairn/options.h>             // IWYU pragma: export
 #include <cairn/planned_load.h>        // IWYU pragma: export
+#include <cairn/progress.h>            // IWYU pragma: export
 #include <cairn/repair.h>              // IWYU pragma: export
 #include <cairn/result.h>              // IWYU pragma: export
 #include <cairn/retention.h>           // IWYU pragma: export

@@ -24,6 +24,7 @@ void bind_save_steps(nb::module_& module);
 void bind_async_checkpointer(nb::module_& module);
 void bind_in_flight(nb::module_& module);
 void bind_events(nb::module_& module);
+void bind_progress(nb::module_& module);
 void bind_repair(nb::module_& module);
 void bind_retention(nb::module_& module);
 void bind_managed_run(nb::module_& module);

@@ -45,6 +45,7 @@ NB_MODULE(_engine, module) {
   cairn::python::bind_async_checkpointer(module);
   cairn::python::bind_in_flight(module);
   cairn::python::bind_events(module);
+  cairn::python::bind_progress(module);
   cairn::python::bind_repair(module);
   cairn::python::bind_retention(module);
   cairn::python::bind_managed_run(module);

@@ -58,7 +58,7 @@ from cairn.in_flight import (
     latest,
     saves_in_flight,
 )
-from cairn.progress import Progress
+from cairn.progress import Progress, ProgressDisplay, show_progress
 from cairn.repairing import FoundSave, LostElements, RepairReport, repair
 from cairn.retention import (
     KeptCheckpoint,
@@ -118,6 +118,7 @@ __all__ = [
     "PerRank",
     "PickleWarning",
     "Progress",
+    "ProgressDisplay",
     "PruneReport",
     "QuantizedHuggingFaceStorageReader",
     "ReadItem",
@@ -175,6 +176,7 @@ __all__ = [
     "save_state_dict",
     "saves_in_flight",
     "set_random_states",
+    "show_progress",
     "simulate_run",
     "staging_fence",
     "uninstall",

@@ -96,6 +96,8 @@ from cairn.in_flight import saves_in_flight as saves_in_flight
 from cairn.managed_run import CheckpointManager as CheckpointManager
 from cairn.managed_run import RunReport as RunReport
 from cairn.progress import Progress as Progress
+from cairn.progress import ProgressDisplay as ProgressDisplay
+from cairn.progress import show_progress as show_progress
 from cairn.repairing import FoundSave as FoundSave
 from cairn.repairing import LostElements as LostElements
 from cairn.repairing import RepairReport as RepairReport

@@ -545,6 +545,18 @@ EVENT_KINDS: Final[tuple[str, ...]]  # indexed by number
 # in ns, ns since the operation's begin, cause, process id
 _Event = tuple[str, str, bool, int, bytes, int, int, int | None, int, int, int, int, Exception | None, int]
 
+# id, action ("saving" and so on), unit, directory, rank, whether it has succeeded (None: running), seconds, done, total
+# (0: unknown)
+_Work = tuple[int, str, str, bytes, int, bool | None, float, int, int]
+
+@final
+class ProgressWatch:
+    def __init__(self) -> None: ...
+    # The calls into the engine since the construction, the ended ones once. Waits for a begin or end, without the lock.
+    def take(self, milliseconds: int, /) -> list[_Work]: ...
+    def close(self) -> None: ...
+    def is_closed(self) -> bool: ...
+
 @final
 class EventQueue:
     def __init__(self, capacity: int, kinds: Sequence[int], /) -> None: ...  # no kinds: all

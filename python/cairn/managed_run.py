@@ -33,7 +33,7 @@ from cairn._state.notes import notes_text
 from cairn._torch_names import modules
 from cairn._torch_names.torch_floor import AsyncCheckpointerType
 from cairn.errors import Corrupt, Error, InvalidArgument, NotFound, Replaced, Unsupported, UnusableDirectory
-from cairn.progress import Progress
+from cairn.progress import Progress, show_progress
 from cairn.retention import retention_rule
 from cairn.warnings import DamageWarning
 
@@ -121,7 +121,7 @@ class CheckpointManager:
     the next save then raises the error. `process`: a native process writes, and finishes its staged saves even if this
     process is killed; False: threads of this process write. `wait_seconds`: a restart waits so long for saves in flight
     of an earlier process. `agreement_seconds`: a rank that does not answer so long to an announced stop fails the next
-    step of all ranks.
+    step of all ranks. `progress`: rank 0 shows bars, as :func:`cairn.show_progress`, until the manager is closed.
 
     A root has one manager at a time. Raises Unavailable if a living process manages `root`: at once if it is on this
     host, at the first save if it is on another host. All ranks of `process_group` make the same calls in the same order
@@ -148,6 +148,7 @@ class CheckpointManager:
         agreement_seconds: float = 30.0,
         interval_bounds: tuple[float, float] = (60.0, 4 * 3600.0),
         expected_between_failures: datetime.timedelta = datetime.timedelta(days=1),
+        progress: bool = False,
         process_group: Any = None,
         no_dist: bool = False,
     ) -> None:
@@ -181,6 +182,9 @@ class CheckpointManager:
         settings = (schedule, name, kept, adopt, failures_in_a_row, *waits, list(preemption_signals))
         together = self._ranks.options.get("collectives")
         self._run = _engine.ManagedRun(os.fsencode(place), settings, together, store, self._warnings)
+        self._display = show_progress() if progress else None
+        if self._display is not None:
+            weakref.finalize(self, self._display.close)
         self._finalizer = weakref.finalize(self, _close_quietly, self._run)
         self._finalizer.atexit = False
         atexit.register(self._finalizer)  # before torch's store and the interpreter go
@@ -319,6 +323,8 @@ class CheckpointManager:
             atexit.unregister(self._finalizer)
             self._finalizer.detach()
             self._run.close()
+            if self._display is not None:
+                self._display.close()
         if self._save is not None:
             self._save.result()
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import preloaded
 
 # $HANG is CALL:FILE. CALL makes FILE.reached, and waits while FILE exists. CALL is pread, pwrite or fsync of a data
-# file, lease (pread of a manager's lease), renameat to a name that ends with .metadata, unlinkat of a data file, or
-# readlink or realpath of a name that ends with .link. The engine makes all of these calls through the dynamic symbols.
-# Of the interpreter's own calls only readlink is affected.
+# file, large (pread of 64 KiB or more of a data file), lease (pread of a manager's lease), renameat to a name that ends
+# with .metadata, unlinkat of a data file, or readlink or realpath of a name that ends with .link. The engine makes all
+# of these calls through the dynamic symbols. Of the interpreter's own calls only readlink is affected.
 _SHIM = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -42,6 +42,7 @@ ssize_t pread(int fd, void *data, size_t length, off_t offset) {
   static ssize_t (*real)(int, void *, size_t, off_t);
   if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "pread");
   wait_while_hanging(fd, "pread", ".distcp");
+  if (length >= 65536) wait_while_hanging(fd, "large", ".distcp");
   wait_while_hanging(fd, "lease", ".cairn-manager");
   return real(fd, data, length, offset);
 }

@@ -9,6 +9,7 @@
 
 #include "checkpoint/checkpoint_directories.h"
 #include "commit/dead_saves.h"
+#include "events/work.h"
 #include "storage/open_directory.h"
 #include "storage/staleness.h"
 
@@ -64,6 +65,9 @@ Result<CleanReport> clean(const fs::path& root, const CleanOptions& options) {
   if (!directories) return Error(ErrorCode::kNotFound, "no such directory").file(root.string());
   std::sort(directories->begin() + 1, directories->end());
   CleanReport report;
+  const events::Work work = events::Work::begin(WorkKind::kClean, root.native(), events::Work::Unit::kDirectories);
+  work.set(0, directories->size());
+  const std::shared_ptr<WorkCount> count = work.count();
   for (const fs::path& directory : *directories) {
     if (options.interrupted && options.interrupted()) {
       return Error(ErrorCode::kCancelled, "interrupted before '" + directory.string() + "' was cleaned");
@@ -71,7 +75,9 @@ Result<CleanReport> clean(const fs::path& root, const CleanOptions& options) {
     std::error_code ignored;
     const bool is_link = directory != root && fs::is_symlink(fs::symlink_status(directory, ignored));
     if (!is_link) clean_directory(directory, options.dry_run, report);
+    if (count) count->add_done(1);
   }
+  work.end(true);
   return report;
 }
 

@@ -49,6 +49,7 @@ Result<CheckpointRemoval> remove_files(RemovalLog& log, const std::string& metad
                                        const MetadataInPlace& removed, const std::vector<std::string>& names) {
   CheckpointRemoval removal;
   if (removed.record) removal.save_id = removed.record->save_id;
+  log.expect(names.size() + 1);
   CAIRN_TRY_ASSIGN(removal.warnings, remove_unneeded(log, names, metadata_name));  // (4)
   if (removal.warnings.empty()) {                                                  // (5)
     CAIRN_TRY(log.remove(metadata_name));
@@ -73,9 +74,9 @@ Result<std::optional<CheckpointRemoval>> finish_under_lock(RemovalLog& log) {
 }  // namespace
 
 Result<CheckpointRemoval> remove_checkpoint(storage::Storage& storage, const MetadataInPlace& chosen, Removal removal,
-                                            std::string* protection) {
+                                            std::string* protection, WorkCount* count) {
   std::string unasked;
-  RemovalLog log(storage, removal);
+  RemovalLog log(storage, removal, count);
   CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, log.lock());     // (1)
   CAIRN_TRY(look_again(log, chosen, protection != nullptr ? *protection : unasked));  // (2)
   CAIRN_TRY(finish_under_lock(log));  // of an earlier checkpoint of the directory: the name must be free
@@ -86,10 +87,14 @@ Result<CheckpointRemoval> remove_checkpoint(storage::Storage& storage, const Met
   return remove_files(log, removal == Removal::kTry ? kInPlace : kRemoved, chosen, names);
 }
 
-Result<std::optional<CheckpointRemoval>> finish_removal(storage::Storage& storage, Removal removal) {
+bool has_begun_removal(const storage::Storage& storage) {
   const Result<double> removed_at = storage.touched_at(kRemoved);
-  if (!removed_at && storage::is_absent(removed_at.error())) return std::optional<CheckpointRemoval>();
-  RemovalLog log(storage, removal);
+  return removed_at || !storage::is_absent(removed_at.error());
+}
+
+Result<std::optional<CheckpointRemoval>> finish_removal(storage::Storage& storage, Removal removal, WorkCount* count) {
+  if (!has_begun_removal(storage)) return std::optional<CheckpointRemoval>();
+  RemovalLog log(storage, removal, count);
   CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, log.lock());
   return finish_under_lock(log);
 }

@@ -29,10 +29,16 @@ struct CheckpointRemoval {
 // the storage: kReplaced if another checkpoint is in place, kNotFound without any, kInvalidArgument if the checkpoint
 // is pinned, kUnavailable if a save into the directory is under way, kCorrupt if the names of its files are unknown.
 // After an error for a pin or for a save, `protection` says why the checkpoint stays; null: the caller need not know.
+// `count`: gets the number of files.
 Result<CheckpointRemoval> remove_checkpoint(storage::Storage& storage, const MetadataInPlace& chosen, Removal removal,
-                                            std::string* protection = nullptr);
+                                            std::string* protection = nullptr, WorkCount* count = nullptr);
+
+// Whether a removal has begun and not ended: a crash has interrupted it, or another process is removing. True if the
+// storage does not answer.
+bool has_begun_removal(const storage::Storage& storage);
 
 // Finishes a removal that a crash has interrupted; nullopt if there is none.
-Result<std::optional<CheckpointRemoval>> finish_removal(storage::Storage& storage, Removal removal);
+Result<std::optional<CheckpointRemoval>> finish_removal(storage::Storage& storage, Removal removal,
+                                                        WorkCount* count = nullptr);
 
 }  // namespace cairn::commit

@@ -5,6 +5,7 @@
 // its own changes back sees the directory as it was. One thread at a time.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/work_count.h"
 #include "storage/storage.h"
 
 namespace cairn::commit {
@@ -26,9 +28,14 @@ enum class Removal : std::uint8_t { kDo, kTry };
 
 class RemovalLog final : public storage::Storage {
  public:
-  // `storage` outlives the log.
-  RemovalLog(storage::Storage& storage, Removal removal) : storage_(storage), tries_(removal == Removal::kTry) {}
+  // `storage` outlives the log, and so does `count`, which gets the number of removed files; `count` may be null.
+  RemovalLog(storage::Storage& storage, Removal removal, WorkCount* count = nullptr)
+      : storage_(storage), tries_(removal == Removal::kTry), count_(count) {}
 
+  // The number of files that will be removed.
+  void expect(std::size_t files) {
+    if (count_ != nullptr) count_->add_total(files);
+  }
   bool tries() const { return tries_; }
   // The files since the last call.
   std::vector<RemovedFile> take() { return std::exchange(files_, {}); }
@@ -60,6 +67,7 @@ class RemovalLog final : public storage::Storage {
  private:
   storage::Storage& storage_;
   bool tries_;
+  WorkCount* count_;
   std::vector<RemovedFile> files_;
   std::set<std::string, std::less<>> noted_;
 };

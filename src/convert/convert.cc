@@ -267,10 +267,10 @@ Result<std::shared_ptr<const ConvertInput>> open_input(const std::filesystem::pa
 
 class ConvertRun {
  public:
-  ConvertRun(const std::filesystem::path& target, const ConvertOptions& options)
-      : target_(target), options_(options), worker_(options.deadlines) {}
+  ConvertRun(const std::filesystem::path& target, const ConvertOptions& options, events::Operation& events)
+      : target_(target), options_(options), events_(events), worker_(options.deadlines) {}
 
-  Result<ConvertReport> run(const std::filesystem::path& from, events::Operation& events) {
+  Result<ConvertReport> run(const std::filesystem::path& from) {
     worker_.set_interrupted([this] { return poll(); });
     CAIRN_TRY_ASSIGN(const Opened opened, open(from));
     input_ = opened.input;
@@ -279,14 +279,14 @@ class ConvertRun {
     report_.tensors = input_->tensors;
     report_.values = input_->plan.keys.size() - input_->tensors;
     report_.tensor_bytes = input_->tensor_bytes;
-    events.step(EventKind::kPlanned);
-    ConvertJob job{options_, target_, input_, worker_, report_, events};
+    events_.step(EventKind::kPlanned);
+    ConvertJob job{options_, target_, input_, worker_, report_, events_};
     if (Result<void> written = write(job); !written) {
       withdraw(opened.missing_directories);
       return std::move(written).error();
     }
     worker_.leave();  // does not call `interrupted`, whose exception would hide the commit
-    if (options_.progress) options_.progress({report_.tensor_bytes, report_.tensor_bytes});
+    note_progress(report_.tensor_bytes);
     report_.conversions = input_->plan.conversions;
     add_warnings(*input_, options_, job.as_saved, report_);
     add_unseen_warning(std::move(job.unseen), report_);
@@ -352,8 +352,13 @@ class ConvertRun {
     worker_.finish();
   }
 
+  void note_progress(std::uint64_t bytes_done) const {
+    events_.work().set(bytes_done, report_.tensor_bytes);
+    if (options_.progress) options_.progress({bytes_done, report_.tensor_bytes});
+  }
+
   bool poll() {
-    if (options_.progress) options_.progress({input_ ? input_->source->bytes_done() : 0, report_.tensor_bytes});
+    note_progress(input_ ? input_->source->bytes_done() : 0);
     if (!options_.interrupted || !options_.interrupted()) return false;
     if (input_) input_->source->stop();
     return true;
@@ -361,6 +366,7 @@ class ConvertRun {
 
   std::filesystem::path target_;
   const ConvertOptions& options_;
+  events::Operation& events_;
   std::shared_ptr<const ConvertInput> input_;  // null until the source is open
   ConvertReport report_;
   SaveWorker worker_;  // the last member: its destructor may call poll()
@@ -372,7 +378,7 @@ class ConvertRun {
 Result<ConvertReport> convert(const std::filesystem::path& source, const std::filesystem::path& target,
                               const ConvertOptions& options) {
   events::Operation events = events::Operation::begin(EventOperation::kConvert, {target.native()});
-  Result<ConvertReport> report = checkpointer::ConvertRun(target, options).run(source, events);
+  Result<ConvertReport> report = checkpointer::ConvertRun(target, options, events).run(source);
   if (!report) {
     report = std::move(report).error().while_doing("converting '" + source.string() + "' to '" + target.string() + "'");
     events.fail(report.error());

@@ -26,6 +26,9 @@ class BatchReader {
         options_(options),
         schedule_(options.ended ? schedule_in_order(reads, options.verify) : schedule_reads(reads, options.verify)),
         delivery_(reads, schedule_.pieces, options) {
+    if (options.count != nullptr) {
+      for (const ReadBatch& batch : schedule_.batches) options.count->add_total(batch.end - batch.begin);
+    }
     if (!options.ended) return;
     outcomes_ = std::make_unique<ReadOutcomes>(reads.size(), schedule_.pieces, delivery_, options.ended);
   }
@@ -64,6 +67,7 @@ class BatchReader {
     if (brings) file.prefetch(batch.begin, length);
     const bool cached = shared || better_from_cache(file, batch.begin, length, options_.direct_io);
     CAIRN_TRY(fill_targets(batch, cached, buffer, stop));
+    if (options_.count != nullptr) options_.count->add_done(length);
     // A file without direct I/O is in the page cache after any read.
     if (brings && options_.brought != nullptr && file.direct_alignment()) {
       options_.brought->add(file, batch.begin, length);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/checked.h"
+#include "core/work_count.h"
 #include "data_file/brought_ranges.h"
 #include "data_file/piece_delivery.h"
 #include "data_file/range_fetch.h"
@@ -28,6 +29,7 @@ struct ReadOptions : DeliveryOptions {
   // If set: gets the ranges that the call brings into the page cache for the sharers of a read, and that would
   // otherwise be read past the page cache.
   BroughtRanges* brought = nullptr;
+  WorkCount* count = nullptr;  // if set: gets the bytes to read, and the bytes read
   // If set: called once for each read that has ended, as soon as it has, by the threads that read, and at the same time
   // by several. The bytes are then read in the order of the reads, a failure of one read does not end the others, and
   // read_tensors() returns no failure of a read. The reading threads call `interrupted`, too; after it has returned

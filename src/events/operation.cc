@@ -75,6 +75,7 @@ Operation& Operation::operator=(Operation&& other) noexcept {
   if (this != &other) {
     drop();
     state_ = std::move(other.state_);
+    work_ = std::move(other.work_);
   }
   return *this;
 }
@@ -101,7 +102,20 @@ Operation Operation::begin_heard(EventOperation kind, const OperationPlace& plac
 }
 
 Operation Operation::of_removal(std::string_view directory) {
-  return is_heard() ? begin_heard(EventOperation::kRemove, {directory}, false) : Operation();
+  Operation operation = is_heard() ? begin_heard(EventOperation::kRemove, {directory}, false) : Operation();
+  operation.work_ = Work::begin(WorkKind::kRemove, directory, Work::Unit::kFiles);
+  return operation;
+}
+
+WorkKind Operation::work_of(EventOperation kind) {
+  switch (kind) {
+    case EventOperation::kSave: return WorkKind::kSave;
+    case EventOperation::kLoad: return WorkKind::kLoad;
+    case EventOperation::kVerify: return WorkKind::kVerify;
+    case EventOperation::kConvert: return WorkKind::kConvert;
+    case EventOperation::kRemove: break;
+  }
+  return WorkKind::kRemove;
 }
 
 void Operation::tell_step(EventKind kind, std::uint64_t bytes) {

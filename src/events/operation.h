@@ -1,8 +1,9 @@
-// Operation: makes the events of one save, load, verification or removal.
+// Operation: makes the events of one save, load, verification or removal, and is the Work of the call (work.h).
 //
-// Without a listener at its begin, an Operation holds nothing and tells nothing. Thread-safe, except for the
-// constructors, the assignment and the destructor. An operation that has begun has exactly one ending event: the
-// destructor makes it kFailed, unless end() or fail() came first, or the process is a forked child.
+// Without a listener at its begin, an Operation makes no event; without a ProgressWatch, its Work holds nothing.
+// Thread-safe, except for the constructors, the assignment and the destructor. An operation that has begun has exactly
+// one ending event: the destructor makes it kFailed, unless end() or fail() came first, or the process is a forked
+// child.
 #pragma once
 
 #include <cairn/events.h>
@@ -14,6 +15,7 @@
 #include <string_view>
 
 #include "events/listeners.h"
+#include "events/work.h"
 
 namespace cairn::events {
 
@@ -37,18 +39,18 @@ class StepClock {
   std::chrono::system_clock::time_point started_ = now();
 };
 
-struct OperationPlace {
-  std::string_view directory;
-  std::uint32_t rank = 0;
-  std::uint32_t rank_count = 1;
-};
-
 class Operation {
  public:
   Operation() = default;
   // Tells kBegun.
   static Operation begin(EventOperation kind, const OperationPlace& place, bool asynchronous = false) {
-    return is_heard() ? begin_heard(kind, place, asynchronous) : Operation();
+    Operation operation = is_heard() ? begin_heard(kind, place, asynchronous) : Operation();
+    operation.work_ = Work::begin(work_of(kind), place, {Work::Unit::kBytes, asynchronous});
+    return operation;
+  }
+  // Of a SaveClaim: is no Work, since the RankShare of the rank is one.
+  static Operation of_claim(const OperationPlace& place) {
+    return is_heard() ? begin_heard(EventOperation::kSave, place, false) : Operation();
   }
   // Of kRemove: tells no kBegun, and the destructor tells nothing.
   static Operation of_removal(std::string_view directory);
@@ -66,15 +68,19 @@ class Operation {
   // A step that `process` has carried out beside other steps.
   void step_of(std::int64_t process, EventKind kind, const StepTime& time, std::uint64_t bytes);
   void end(EventKind kind, std::uint64_t bytes, const std::optional<Error>& cause = std::nullopt) {
+    work_.end(true);
     if (state_) tell_end(kind, bytes, cause);
   }
   void fail(const Error& cause) {
+    work_.end(false);
     if (state_) tell_end(EventKind::kFailed, 0, cause);
   }
   // Without a further event: this process does not learn how the operation ends.
   void leave() {
+    work_.end(true);
     if (state_) leave_heard();
   }
+  const Work& work() const { return work_; }
   bool is_told() const { return state_ != nullptr; }
 
  private:
@@ -82,6 +88,7 @@ class Operation {
   struct DeleteState {
     void operator()(State* state) const;
   };
+  static WorkKind work_of(EventOperation kind);
   static Operation begin_heard(EventOperation kind, const OperationPlace& place, bool asynchronous);
   void tell_step(EventKind kind, std::uint64_t bytes);
   void tell_end(EventKind kind, std::uint64_t bytes, const std::optional<Error>& cause);
@@ -91,7 +98,8 @@ class Operation {
   }
   void drop_heard() noexcept;
 
-  std::unique_ptr<State, DeleteState> state_;  // null: nobody listened at the begin
+  std::unique_ptr<State, DeleteState> state_;  // null: there was no listener at the begin
+  Work work_;
 };
 
 }  // namespace cairn::events

@@ -10,6 +10,7 @@
 #include "core/whole_number.h"
 #include "events/trace_file.h"
 #include "events/trace_line.h"
+#include "events/work.h"
 #include "format/json/json_reader.h"
 
 namespace cairn {
@@ -211,14 +212,20 @@ Result<MergedTrace> merge_trace(const std::filesystem::path& directory) {
         .expected("at most " + std::to_string(events::kBytesMax) + " bytes")
         .actual(std::to_string(bytes) + " bytes");
   }
+  const events::Work work = events::Work::begin(WorkKind::kMerge, directory.native());
+  std::uint64_t bytes_merged = 0;
   events::TraceMerge merge;
   for (const fs::path& path : paths) {
     std::ifstream file(path, std::ios::binary);
     const std::string content{std::istreambuf_iterator<char>(file), {}};
     if (!file) return Error(ErrorCode::kUnavailable, "can't read a trace").file(path.string());
     merge.add(path.filename().string(), content);
+    bytes_merged += content.size();
+    work.set(bytes_merged, bytes);
   }
-  return std::move(merge).merge();
+  MergedTrace merged = std::move(merge).merge();
+  work.end(true);
+  return merged;
 }
 
 }  // namespace cairn

@@ -31,6 +31,7 @@
 #include "core/element_comparison.h"
 #include "core/nested_shape.h"
 #include "core/value_comparison.h"
+#include "events/work.h"
 #include "format/torch_file/value_archive.h"
 #include "inspect/attribute_comparison.h"
 #include "os/page_buffer.h"
@@ -570,9 +571,13 @@ Result<DiffReport> diff(const std::filesystem::path& a, const std::filesystem::p
   if (options.progress) {
     progress = [&options](std::uint64_t done, std::uint64_t total) { options.progress({done, total}); };
   }
-  return storage::watched_call({options.interrupted, std::move(progress),
-                                Error(ErrorCode::kCancelled, "interrupted while comparing"), options.deadlines},
-                               [a, b, copied](Watch& watch) { return diff_watched(a, b, copied, watch); });
+  const events::Work work = events::Work::begin(WorkKind::kCompare, a.native());
+  Result<DiffReport> report =
+      storage::watched_call({options.interrupted, work.setter(std::move(progress)),
+                             Error(ErrorCode::kCancelled, "interrupted while comparing"), options.deadlines},
+                            [a, b, copied](Watch& watch) { return diff_watched(a, b, copied, watch); });
+  work.end(report.has_value());
+  return report;
 }
 
 }  // namespace cairn

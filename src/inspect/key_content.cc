@@ -12,6 +12,7 @@
 #include "checkpoint/tensor_windows.h"
 #include "core/conversion.h"
 #include "core/element_comparison.h"
+#include "events/work.h"
 
 namespace cairn {
 namespace {
@@ -152,9 +153,13 @@ Result<KeyContent> read_key(const std::filesystem::path& directory, std::string_
                             const TensorPassOptions& options) {
   const auto work = [directory, key = std::string(key), copied = checkpointer::without_functions(options)](
                         Watch& watch) { return read_watched(directory, key, copied, watch); };
-  return storage::watched_call({options.interrupted, options.progress,
-                                Error(ErrorCode::kCancelled, "interrupted while reading the key"), options.deadlines},
-                               work);
+  const events::Work shown = events::Work::begin(WorkKind::kRead, directory.native());
+  Result<KeyContent> content =
+      storage::watched_call({options.interrupted, shown.setter(options.progress),
+                             Error(ErrorCode::kCancelled, "interrupted while reading the key"), options.deadlines},
+                            work);
+  shown.end(content.has_value());
+  return content;
 }
 
 }  // namespace cairn

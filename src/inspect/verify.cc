@@ -435,9 +435,9 @@ class Verifier {
     if (first.length > kBatchBytes) return check_large_span(first, buffer, stop);
     const storage::ReadableFile& file = first.file->bytes();
     const std::uint64_t length = batch.back().begin + batch.back().length - first.begin;
-    watch_.bytes_done += length;
     const bool cached = data_file::better_from_cache(file, first.begin, length, true);
     auto bytes = data_file::fetch_range(file, first.begin, length, cached, buffer);
+    watch_.bytes_done += length;
     if (!bytes) return findings_.add(std::move(bytes).error().file(first.file->name()).offset(first.begin));
     for (const Span& span : batch) compare(span, crc32(bytes->subspan(span.begin - first.begin, span.length)));
   }
@@ -577,6 +577,7 @@ Result<VerifyReport> verify(const std::filesystem::path& directory, const Verify
     progress = [&options](std::uint64_t done, std::uint64_t total) { options.progress({done, total}); };
   }
   events::Operation events = events::Operation::begin(EventOperation::kVerify, {directory.native()});
+  progress = events.work().setter(std::move(progress));
   Result<VerifyReport> report =
       storage::watched_call({options.interrupted, std::move(progress), interrupted_error(), options.deadlines},
                             [directory, copied](Watch& watch) { return verify_watched(directory, copied, watch); });

@@ -121,6 +121,8 @@ Result<LoadReport> checkpointer::load_once(const Checkpoint& checkpoint, StateDi
   coordination::Ranks ranks(options.collectives, 0);
   const auto explain = [&](Error error) { return naming_directory(checkpoint, std::move(error)); };
   Loader loader(checkpoint, state, options);
+  events.work().set(0, 0);  // after a restart
+  loader.count_into(events.work().count());
   const Result<std::vector<std::string>> seen = prepare_together(checkpoint, loader, options, ranks);
   if (!seen) return seen.error();
   events.step(EventKind::kPlanned);

@@ -156,6 +156,7 @@ data_file::ReadOptions Loader::options_of_reads() {
   read_options.direct_io = options_.direct_io;
   read_options.devices = &devices_;
   read_options.brought = brought_ ? &*brought_ : nullptr;
+  read_options.count = count_.get();
   return read_options;
 }
 
@@ -212,6 +213,7 @@ BroadcastOptions Loader::broadcast_options() {
   broadcast.devices = &devices_;
   broadcast.direct_io = options_.direct_io;
   broadcast.interrupted = options_.interrupted;
+  broadcast.count = count_.get();
   return broadcast;
 }
 

@@ -12,16 +12,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/checkpoint_impl.h"
 #include "checkpoint/stored_names.h"
 #include "checkpoint/wanted_entries.h"
+#include "core/work_count.h"
 #include "data_file/brought_ranges.h"
 #include "data_file/record_checks.h"
 #include "data_file/tensor_reader.h"
@@ -39,6 +42,9 @@ class Loader {
   // The arguments outlive the object.
   Loader(const Checkpoint& checkpoint, StateDict& state, const LoadOptions& options)
       : checkpoint_(checkpoint), impl_(checkpoint.impl()), state_(state), options_(options) {}
+
+  // Gets the bytes of the tensors' reads. Null: they are not counted.
+  void count_into(std::shared_ptr<WorkCount> count) { count_ = std::move(count); }
 
   // Plans every read and opens every file; writes to no target. Callers of DCP match the texts of DCP's errors, so
   // missing keys and differing sizes are reported in DCP's words. After the first missing key prepare() only collects
@@ -136,6 +142,7 @@ class Loader {
   std::uint64_t shared_cache_bytes_ = 0;             // in the page cache, by all sharers of the host
   std::optional<data_file::BroughtRanges> brought_;  // of the files of impl_; emptied after step 4
   std::optional<BroadcastReads> broadcast_;          // the reads that are not in reads_
+  std::shared_ptr<WorkCount> count_;                 // shared with the ProgressWatches
   bool is_stopped_ = false;
   bool has_left_ = false;
   std::vector<NewValue> values_;

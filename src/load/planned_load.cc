@@ -43,6 +43,7 @@ Result<PlannedLoad> plan_load(const Checkpoint& checkpoint, StateDict& state, co
   impl->options.broadcast_replicas = false;
   coordination::Ranks ranks(options.collectives, 0);
   impl->events = checkpointer::begin_load(checkpoint.impl().directory, options);
+  impl->loader.count_into(impl->events.work().count());
   if (const auto all = checkpointer::prepare_together(checkpoint, impl->loader, impl->options, ranks); !all) {
     impl->events.fail(all.error());
     return all.error();

@@ -23,6 +23,10 @@ class WindowBroadcast::Run {
 
   void run(BroadcastOutcome& outcome) {
     if (!outcome.is_well()) progress_.give_up();
+    WorkCount* const count = broadcast_.options_.count;
+    for (std::size_t window = 0; count != nullptr && window < window_count(); ++window) {
+      count->add_total(length_of(window));
+    }
     Result<void> sent;
     {
       std::jthread reading;
@@ -112,6 +116,7 @@ class WindowBroadcast::Run {
         return {};
       }
       progress_.add_broadcast(window);
+      if (broadcast_.options_.count != nullptr) broadcast_.options_.count->add_done(length_of(window));
     }
     return {};
   }

@@ -27,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/work_count.h"
 #include "data_file/piece_delivery.h"
 #include "data_file/range_fetch.h"
 #include "data_file/read_pieces.h"
@@ -49,6 +50,7 @@ struct WindowBuffers {
 struct BroadcastOptions : data_file::DeliveryOptions {
   bool direct_io = true;
   std::function<bool()> interrupted = {};  // as in LoadOptions
+  WorkCount* count = nullptr;              // as in ReadOptions
 };
 
 struct BroadcastOutcome {

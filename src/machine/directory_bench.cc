@@ -24,6 +24,7 @@
 #include <utility>
 
 #include "core/byte_units.h"
+#include "events/work.h"
 #include "os/call_within.h"
 #include "os/fd.h"
 #include "os/memory_limits.h"
@@ -40,6 +41,7 @@ using storage::Watch;
 
 constexpr std::uint64_t kTensorBytesMax = std::uint64_t{64} << 20;
 constexpr std::chrono::seconds kBenchRemovalMax{2};
+constexpr std::uint64_t kPasses = 4;  // of a round, over all bytes
 
 Error bench_failure(const char* message, const fs::path& path) {
   return Error::from_errno(errno, message).file(path.string());
@@ -165,6 +167,15 @@ class DirectoryBench {
       : directory_(directory), options_(options), bytes_(bytes), folder_(directory) {}
 
   Result<BenchReport> run() {
+    work_ = events::Work::begin(WorkKind::kMeasure, directory_.native());
+    Result<BenchReport> report = measure();
+    work_.end(report.has_value());
+    return report;
+  }
+
+ private:
+  Result<BenchReport> measure() {
+    work_.set(0, kPasses * options_.rounds * bytes_);
     const fs::path folder = folder_.path();
     const auto make = [directory = directory_, folder, bytes = bytes_](Watch& watch) -> Result<void> {
       const storage::OperationWatch::Call call(*watch.operations, storage::OperationKind::kNames, "making",
@@ -186,7 +197,6 @@ class DirectoryBench {
     return report;
   }
 
- private:
   struct RawFile {
     double rate = 0;
     bool is_direct = false;
@@ -199,20 +209,29 @@ class DirectoryBench {
     BenchRates rates;
     CAIRN_TRY_ASSIGN(const RawFile written, transfer_raw(raw, true));
     rates.raw_write = written.rate;
+    note_pass();
     report.is_direct = written.is_direct;
     auto start = std::chrono::steady_clock::now();
     CAIRN_TRY(save(checkpoint, state_->dict(), {.deadlines = options_.deadlines, .interrupted = options_.interrupted}));
     rates.save = rate_since(start, bytes_);
+    note_pass();
     CAIRN_TRY_ASSIGN(const RawFile read, transfer_raw(raw, false));
     rates.raw_read = read.rate;
+    note_pass();
     CAIRN_TRY(drop_checkpoint(checkpoint));
     state_->forget();
     start = std::chrono::steady_clock::now();
     CAIRN_TRY(load(checkpoint, state_->dict(), {.interrupted = options_.interrupted}));
     rates.load = rate_since(start, bytes_);
+    note_pass();
     if (!state_->is_whole()) return Error(ErrorCode::kInternal, "the load left other bytes than the save took");
     CAIRN_TRY(remove_files(raw, checkpoint));
     return rates;
+  }
+
+  void note_pass() {
+    ++passes_;
+    work_.set(passes_ * bytes_, kPasses * options_.rounds * bytes_);
   }
 
   Result<RawFile> transfer_raw(const fs::path& raw, bool is_write) {
@@ -261,6 +280,8 @@ class DirectoryBench {
   const BenchOptions options_;
   const std::uint64_t bytes_;
   BenchFolder folder_;
+  events::Work work_;
+  std::uint64_t passes_ = 0;  // over all bytes
   std::unique_ptr<BenchState> state_;
 };
 

@@ -15,6 +15,7 @@
 #include <memory>
 #include <utility>
 
+#include "events/work.h"
 #include "machine/directory_trial.h"
 #include "machine/machine_findings.h"
 #include "os/call_within.h"
@@ -215,6 +216,7 @@ Result<std::vector<MachineFinding>> examine_machine(const std::filesystem::path&
   const std::filesystem::path folder = DirectoryTrial::folder_in(directory);
   MachineOptions for_work = options;
   for_work.interrupted = {};  // the caller's function stays on the calling thread
+  const events::Work work = events::Work::begin(WorkKind::kExamine, directory.native());
   Result<MachineFindings> findings =
       storage::watched_call({options.interrupted,
                              {},
@@ -232,6 +234,7 @@ Result<std::vector<MachineFinding>> examine_machine(const std::filesystem::path&
     findings = MachineFindings{obstacle("storage", findings.error().what(), "look at the disk or its server")};
   }
   for (MachineFinding& finding : checkpointer::machine_findings()) findings->push_back(std::move(finding));  // (3)
+  work.end(true);
   return findings;
 }
 

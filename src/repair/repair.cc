@@ -20,6 +20,7 @@
 #include "commit/metadata_in_place.h"
 #include "commit/private_folder.h"
 #include "commit/storage_clock.h"
+#include "events/work.h"
 #include "format/dcp/metadata_template.h"
 #include "format/manifest/notes.h"
 #include "repair/found_saves.h"
@@ -45,11 +46,12 @@ Error under_way() {
 class Repair {
  public:
   Repair(const std::filesystem::path& directory, const RepairOptions& options, std::optional<SaveId> save,
-         storage::Storage& storage)
+         storage::Storage& storage, const events::Work& work)
       : directory_(directory),
         options_(options),
         wanted_{save, options.rank},
         storage_(storage),
+        work_(work),
         name_(metadata_name(options.rank)) {}
 
   Result<RepairReport> run() {
@@ -95,6 +97,7 @@ class Repair {
   const RepairOptions& options_;
   const checkpointer::WantedSave wanted_;
   storage::Storage& storage_;
+  const events::Work& work_;  // gets the number of the data files that the new metadata names
   const std::string name_;
   MetadataState state_;
   checkpointer::FoundSaves found_;
@@ -255,7 +258,11 @@ Result<void> Repair::rebuild_from(const SaveFiles& save, const storage::StorageL
   report_.files = save.files.size();
   const bool is_missing = note_missing(save);
   for (const Error& problem : save.problems) report_.problems.push_back(problem);
-  Result<checkpointer::RebuiltCatalog> rebuilt = checkpointer::rebuild_catalog(storage_, save, options_.interrupted);
+  const auto before_file = [this, all = save.files.size(), begun = std::size_t{0}]() mutable {
+    work_.set(begun++, all);
+    return options_.interrupted && options_.interrupted();
+  };
+  Result<checkpointer::RebuiltCatalog> rebuilt = checkpointer::rebuild_catalog(storage_, save, before_file);
   if (!rebuilt && rebuilt.error().code() == ErrorCode::kCorrupt) {
     refuse(std::move(rebuilt).error());
     return {};
@@ -373,7 +380,9 @@ Result<RepairReport> repair(const std::filesystem::path& directory, const Repair
   }
   const Result<std::unique_ptr<storage::Storage>> storage = storage::open_directory(directory);
   if (!storage) return explain(storage.error());
-  Result<RepairReport> report = Repair(directory, options, save, **storage).run();
+  const events::Work work = events::Work::begin(WorkKind::kRepair, directory.native(), events::Work::Unit::kFiles);
+  Result<RepairReport> report = Repair(directory, options, save, **storage, work).run();
+  work.end(report.has_value());
   if (!report) return explain(std::move(report).error());
   return report;
 }

@@ -56,14 +56,14 @@ class Pruning {
         removal_(options.dry_run ? commit::Removal::kTry : commit::Removal::kDo),
         open_([&root](const fs::path& directory) { return root.open(directory); }) {}
 
-  Result<PruneReport> run() {
-    CAIRN_TRY(take_steps());
+  Result<PruneReport> run(const events::Work& work) {
+    CAIRN_TRY(take_steps(work));
     for (auto& [i, kept] : kept_) report_.kept.push_back(std::move(kept));
     return std::move(report_);
   }
 
  private:
-  Result<void> take_steps() {
+  Result<void> take_steps(const events::Work& work) {
     CAIRN_TRY_ASSIGN(std::vector<fs::path> directories, root_.directories());
     std::sort(directories.begin(), directories.end());
     for (const fs::path& directory : directories) finish(directory);  // (1)
@@ -75,12 +75,14 @@ class Pruning {
     const std::vector<std::size_t> chosen = choose();  // (3)
     if (chosen.empty()) return {};
     if (!options_.dry_run) CAIRN_TRY(make_durable(candidates_.front().directory));  // (4)
-    for (auto i = chosen.rbegin(); i != chosen.rend(); ++i) {                       // (5)
+    work.set(0, chosen.size());
+    for (auto i = chosen.rbegin(); i != chosen.rend(); ++i) {  // (5)
       if (options_.interrupted && options_.interrupted()) {
         return Error(ErrorCode::kCancelled,
                      "interrupted before '" + candidates_[*i].directory.string() + "' was removed");
       }
       remove(*i);
+      work.set(static_cast<std::uint64_t>(i - chosen.rbegin()) + 1, chosen.size());
     }
     return {};
   }
@@ -88,14 +90,19 @@ class Pruning {
   void finish(const fs::path& directory) {
     const auto storage = root_.open(directory);
     if (!storage) return;  // gone, or not accessible: step 2 says so
+    if (!commit::has_begun_removal(**storage)) return;
     events::Operation events = events_of(directory);
-    Result<std::optional<commit::CheckpointRemoval>> finished = commit::finish_removal(**storage, removal_);
+    Result<std::optional<commit::CheckpointRemoval>> finished =
+        commit::finish_removal(**storage, removal_, events.work().count().get());
     if (!finished) {
-      if (finished.error().code() == ErrorCode::kNotFound) return;  // another process has finished the removal
+      // Another process has finished the removal.
+      if (finished.error().code() == ErrorCode::kNotFound) return events.leave();
       report_.problems.push_back(explained(std::move(finished).error(), directory));
       events.fail(report_.problems.back());
     } else if (*finished) {
       add_removed(directory, **std::move(finished), true, events);
+    } else {
+      events.leave();
     }
   }
 
@@ -198,14 +205,17 @@ class Pruning {
     const fs::path& directory = candidates_[i].directory;
     std::string protection;
     events::Operation events = events_of(directory);
-    Result<commit::CheckpointRemoval> removed = remove_from(directory, protection);
+    Result<commit::CheckpointRemoval> removed = remove_from(directory, protection, events.work().count());
     if (removed) {
       add_removed(directory, *std::move(removed), false, events);
     } else if (!protection.empty()) {
       kept_[i] = kept(i, std::move(protection));
+      events.leave();
     } else if (removed.error().code() != ErrorCode::kNotFound && removed.error().code() != ErrorCode::kReplaced) {
       report_.problems.push_back(explained(std::move(removed).error(), directory));
       events.fail(report_.problems.back());
+    } else {  // another process has removed or replaced the checkpoint
+      events.leave();
     }
   }
 
@@ -213,9 +223,10 @@ class Pruning {
     return options_.dry_run ? events::Operation() : events::Operation::of_removal(directory.native());
   }
 
-  Result<commit::CheckpointRemoval> remove_from(const fs::path& directory, std::string& protection) const {
+  Result<commit::CheckpointRemoval> remove_from(const fs::path& directory, std::string& protection,
+                                                const std::shared_ptr<WorkCount>& count) const {
     CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, root_.open(directory));
-    return commit::remove_checkpoint(*storage, noted_.at(directory), removal_, &protection);
+    return commit::remove_checkpoint(*storage, noted_.at(directory), removal_, &protection, count.get());
   }
 
   void add_removed(const fs::path& directory, commit::CheckpointRemoval removal, bool was_interrupted,
@@ -257,9 +268,9 @@ RemovedCheckpoint removed_checkpoint(const fs::path& directory, commit::Checkpoi
   return removed;
 }
 
-Result<PruneReport> prune(RunRoot& root, const PruneOptions& options) {
+Result<PruneReport> prune(RunRoot& root, const PruneOptions& options, const events::Work& work) {
   CAIRN_TRY(check(options.rule));
-  return Pruning(root, options).run();
+  return Pruning(root, options).run(work);
 }
 
 }  // namespace cairn::run

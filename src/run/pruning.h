@@ -7,13 +7,14 @@
 #include <filesystem>
 
 #include "commit/checkpoint_removal.h"
+#include "events/work.h"
 #include "run/run_root.h"
 
 namespace cairn::run {
 
 RemovedCheckpoint removed_checkpoint(const std::filesystem::path& directory, commit::CheckpointRemoval removal);
 
-// As cairn::prune(), below `root`.
-Result<PruneReport> prune(RunRoot& root, const PruneOptions& options);
+// As cairn::prune(), below `root`. `work` gets the number of removed checkpoints.
+Result<PruneReport> prune(RunRoot& root, const PruneOptions& options, const events::Work& work = {});
 
 }  // namespace cairn::run

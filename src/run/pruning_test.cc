@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -69,6 +70,23 @@ TEST_F(Pruning, RemovesOldDirectories) {
   ASSERT_EQ(report.kept.size(), 2u);
   EXPECT_EQ(report.kept[0].reason, "newest");
   EXPECT_EQ(report.kept[1].reason, "last 2");
+}
+
+TEST_F(Pruning, ListsOnlyRemovalsAsWorks) {
+  for (int step = 1; step <= 3; ++step) save_step(step);
+  ProgressWatch watch;
+  const auto works = [&watch] {
+    std::vector<WorkKind> kinds;
+    for (const WorkInProgress& work : watch.take(std::chrono::milliseconds(0))) {
+      EXPECT_EQ(work.state, WorkInProgress::State::kSucceeded) << name_of(work.kind);
+      kinds.push_back(work.kind);
+    }
+    return kinds;
+  };
+  prune_all(keep_last(3));
+  EXPECT_EQ(works(), (std::vector{WorkKind::kPrune}));
+  prune_all(keep_last(2));
+  EXPECT_EQ(works(), (std::vector{WorkKind::kPrune, WorkKind::kRemove}));
 }
 
 TEST_F(Pruning, CountsOnlyGoodCheckpoints) {

@@ -22,28 +22,33 @@ Error explained(Error error, const char* action, const fs::path& directory) {
 }
 
 // `was_interrupted`: of the returned removal.
-Result<commit::CheckpointRemoval> remove_from(storage::Storage& storage, commit::Removal removal,
-                                              bool& was_interrupted) {
+Result<commit::CheckpointRemoval> remove_from(storage::Storage& storage, commit::Removal removal, bool& was_interrupted,
+                                              const std::shared_ptr<WorkCount>& count) {
   CAIRN_TRY_ASSIGN(const commit::MetadataInPlace in_place, commit::read_metadata_in_place(storage));
   if (!in_place.present) {
-    CAIRN_TRY_ASSIGN(std::optional<commit::CheckpointRemoval> finished, commit::finish_removal(storage, removal));
+    CAIRN_TRY_ASSIGN(std::optional<commit::CheckpointRemoval> finished,
+                     commit::finish_removal(storage, removal, count.get()));
     was_interrupted = finished.has_value();
     if (finished) return *std::move(finished);
   }
-  return commit::remove_checkpoint(storage, in_place, removal);
+  return commit::remove_checkpoint(storage, in_place, removal, nullptr, count.get());
 }
 
 }  // namespace
 
 Result<PruneReport> prune(const fs::path& root, const PruneOptions& options) {
-  return run::prune(*run::run_root(root), options);
+  const events::Work work = events::Work::begin(WorkKind::kPrune, root.native(), events::Work::Unit::kDirectories);
+  Result<PruneReport> report = run::prune(*run::run_root(root), options, work);
+  work.end(report.has_value());
+  return report;
 }
 
 Result<RemovedCheckpoint> remove_checkpoint(const fs::path& directory, const RemoveOptions& options) {
   CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, storage::open_directory(directory));
   events::Operation events = options.dry_run ? events::Operation() : events::Operation::of_removal(directory.native());
   bool was_interrupted = false;
-  auto removal = remove_from(*storage, options.dry_run ? commit::Removal::kTry : commit::Removal::kDo, was_interrupted);
+  auto removal = remove_from(*storage, options.dry_run ? commit::Removal::kTry : commit::Removal::kDo, was_interrupted,
+                             events.work().count());
   if (!removal) {
     Error reason = explained(std::move(removal).error(), "removing the checkpoint in", directory);
     events.fail(reason);

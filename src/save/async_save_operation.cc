@@ -298,6 +298,13 @@ Result<AsyncSave> AsyncSaveOperation::begin() {
   handle.staging = shared.staging.get_future().share();
   handle.write = shared.write.get_future().share();
   handle.progress = [kept = shared_] { return kept->progress(); };
+  shared.events.work().measure([weak = std::weak_ptr(shared_)](WorkCount& count) {
+    const std::shared_ptr<SharedState> kept = weak.lock();
+    if (!kept) return;
+    const SaveProgress progress = kept->progress();
+    count.total = progress.bytes_total;
+    count.done = progress.bytes_written;
+  });
   handle.fence = [kept = shared_](const Device& device, std::chrono::milliseconds timeout) -> Result<bool> {
     if (!kept->fence.wait_open(timeout)) return false;
     CAIRN_TRY(kept->fence.make_wait(device));

@@ -22,6 +22,7 @@
 #include "coordination/ranks.h"
 #include "data_file/record_checks.h"
 #include "data_file/tensor_reader.h"
+#include "events/work.h"
 #include "format/safetensors/index.h"
 #include "os/page_buffer_pool.h"
 #include "os/parallel.h"
@@ -113,8 +114,13 @@ class Consolidation {
   }
 
   Result<SaveReport> run(const std::filesystem::path& input, const std::filesystem::path& output) {
+    const events::OperationPlace place{input.native(), static_cast<std::uint32_t>(ranks_.rank()),
+                                       static_cast<std::uint32_t>(ranks_.size())};
+    const events::Work work = events::Work::begin(WorkKind::kConvert, place, {});
+    worker_.count_into(work.count());
     Result<SaveReport> report = take_steps(input, output);
     worker_.end(report.has_value());
+    work.end(report.has_value());
     return report;
   }
 

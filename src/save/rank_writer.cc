@@ -105,6 +105,12 @@ Result<void> RankWriter::enter(storage::Storage& storage) {
   return {};
 }
 
+std::uint64_t RankWriter::file_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const NamedImage& image : images_) bytes += image.image->file_bytes();
+  return bytes;
+}
+
 Result<std::vector<WrittenFile>> RankWriter::write(storage::Storage& storage, const data_file::WriteOptions& options) {
   std::vector<data_file::ImageFile> files;
   for (std::size_t i = 0; i < images_.size(); ++i) {

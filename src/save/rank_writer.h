@@ -65,6 +65,8 @@ class RankWriter {
   // write() once.
   Result<std::vector<WrittenFile>> write(storage::Storage& storage, const data_file::WriteOptions& options);
 
+  // Of the files, before write().
+  std::uint64_t file_bytes() const;
   // The final names of the files.
   const std::vector<std::string>& names() const { return names_; }
   // The location of each source; `file` is an index into names().

@@ -171,6 +171,7 @@ class Save {
   Result<SaveReport> run(const SaveDirectory& directory, const StateDict& state) {
     const auto rank_count = static_cast<std::uint32_t>(ranks_.size());
     events_ = events::Operation::begin(EventOperation::kSave, {directory.name, place_.rank, rank_count});
+    worker_.count_into(events_.work().count());
     Result<SaveReport> report = take_steps(directory, state);
     worker_.end(report.has_value());
     report ? events_.end(EventKind::kCommitted, report->bytes_written) : events_.fail(report.error());

@@ -45,7 +45,7 @@ struct SaveClaim::Impl {
       : directory(std::move(given_directory)),
         durability(options.durability),
         notes(options.notes),
-        events(events::Operation::begin(EventOperation::kSave, {directory, rank_of(options), kUnknownRanks})),
+        events(events::Operation::of_claim({directory, rank_of(options), kUnknownRanks})),
         worker(options.deadlines) {}
 
   Result<void> claim(const SaveDirectory& place, const SaveOptions& options);
@@ -71,7 +71,9 @@ struct SaveClaim::Impl {
 struct RankShare::Impl {
   Impl(const SaveDirectory& directory, std::uint32_t rank, const SaveOptions& options)
       : events(events::Operation::begin(EventOperation::kSave, {directory.name, rank, kUnknownRanks})),
-        worker(options.deadlines) {}
+        worker(options.deadlines) {
+    worker.count_into(events.work().count());
+  }
 
   Result<void> write(const SaveDirectory& directory, const checkpointer::RankPart& part, const StateDict& state,
                      const SaveOptions& options);

@@ -94,11 +94,13 @@ Result<std::vector<WrittenFile>> SaveWorker::write(std::unique_ptr<RankWriter> w
   has_written_ = true;
   // Only the calling thread may call options.interrupted: the write looks at the stop flag instead.
   data_file::WriteOptions write_options{options.durability, options.thread_count, options.direct_io};
+  if (count_) count_->add_total(writer->file_bytes());
   return run("writing the files of this rank",
-             [writer = std::move(writer), write_options,
+             [writer = std::move(writer), write_options, count = count_,
               watch = thread_.watch()](WorkerState& state) mutable -> Result<std::vector<WrittenFile>> {
                write_options.interrupted = [&watch] { return watch->stop.is_set(); };
                write_options.sources = &state.sources;
+               if (count) write_options.bytes_written = &count->done;
                state.writer = std::move(writer);
                // The other ranks opened the directory before the coordinator's claim, which keeps it from removal.
                const auto enter = [&state] { return state.writer->enter(*state.storage); };

@@ -25,6 +25,7 @@
 #include "commit/model/model_commit.h"
 #include "commit/save_fence.h"
 #include "commit/save_transaction.h"
+#include "core/work_count.h"
 #include "os/gate.h"
 #include "save/rank_writer.h"
 #include "storage/removed_directory.h"
@@ -83,6 +84,9 @@ class SaveWorker {
   // call of another kind 2 seconds; then the save is given up. If `interrupted` throws, at any call, the save is given
   // up at once. Empty: the save can't be interrupted.
   void set_interrupted(std::function<bool()> interrupted) { interrupted_ = std::move(interrupted); }
+
+  // Of write(): the bytes of the files. Null: they are not counted.
+  void count_into(std::shared_ptr<WorkCount> count) { count_ = std::move(count); }
 
   // The tasks of a save, in this order.
   Result<void> open(const SaveDirectory& directory);
@@ -151,8 +155,9 @@ class SaveWorker {
   storage::WatchedThread thread_;
   std::optional<commit::SaveFence::GivenUp> given_up_;
   bool may_have_committed_ = false;
-  bool has_written_ = false;     // write() was called
-  std::optional<Error> reason_;  // the error of all later tasks
+  bool has_written_ = false;          // write() was called
+  std::optional<Error> reason_;       // the error of all later tasks
+  std::shared_ptr<WorkCount> count_;  // shared with the thread, and with the caller
 };
 
 }  // namespace cairn::checkpointer
