@@ -151,8 +151,9 @@ def test_a_failure_ends_the_bar(tmp_path: Path, library: Path, style: str, scree
 
 def test_two_bars_of_tqdm(tmp_path: Path, library: Path, screen: Screen) -> None:
     text = run("two", tmp_path, library, "tqdm", screen=screen)
-    assert re.search(r"\r *loading 'good\\x1b\[2J': 100%[^\r\n]*\r\n", text), text
-    assert re.search(r"\r *loading 'bad\\n': [^\r\n]*failed[^\r\n]*\r\n", text), text
+    row = r"(?:\r *|\x1b\[A)"  # the start of a row, or the row above after the clearing of a lower one
+    assert re.search(row + r"loading 'good\\x1b\[2J': 100%[^\r\n]*\r\n", text), text
+    assert re.search(row + r"loading 'bad\\n': [^\r\n]*failed[^\r\n]*\r\n", text), text
     assert "\x1b[2J" not in text
 
 
