@@ -1,10 +1,8 @@
-// EventQueue: the events of the engine, for a thread of Python that takes them. The engine's threads never wait for
-// Python's lock.
+// EventQueue: the events of the engine, for a thread of Python that takes them.
 #include <cairn/events.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstddef>
@@ -14,6 +12,7 @@
 
 #include "bound.h"
 #include "errors.h"
+#include "taken_queue.h"
 #include "text.h"
 
 namespace cairn::python {
@@ -34,37 +33,11 @@ std::vector<EventKind> kinds_of(const std::vector<std::uint8_t>& numbers) {
   return kinds;
 }
 
-class PythonEventQueue {
+class PythonEventQueue : public TakenQueue<EventQueue, tuple_of> {
  public:
   PythonEventQueue(std::size_t capacity, const std::vector<std::uint8_t>& kinds)
-      : queue_(std::make_unique<EventQueue>(capacity, kinds_of(kinds))) {}
-  ~PythonEventQueue() {
-    // In a child made by fork a thread of the parent may wait in the queue for ever: the queue is left alone.
-    if (getpid() != process_) (void)queue_.release();
-  }
-  PythonEventQueue(const PythonEventQueue&) = delete;
-  PythonEventQueue& operator=(const PythonEventQueue&) = delete;
-
-  nb::list take(std::uint64_t milliseconds) {
-    std::vector<Event> events;
-    {
-      const nb::gil_scoped_release released;
-      events = queue_->take(std::chrono::milliseconds(milliseconds));
-    }
-    nb::list result;
-    for (const Event& event : events) result.append(tuple_of(event));
-    return result;
-  }
-  void close() {
-    const nb::gil_scoped_release released;
-    queue_->close();
-  }
-  bool is_closed() const { return queue_->is_closed(); }
-  std::uint64_t dropped() const { return queue_->dropped(); }
-
- private:
-  const pid_t process_ = getpid();
-  std::unique_ptr<EventQueue> queue_;
+      : TakenQueue(std::make_unique<EventQueue>(capacity, kinds_of(kinds))) {}
+  std::uint64_t dropped() const { return queue().dropped(); }
 };
 
 }  // namespace

@@ -1,15 +1,11 @@
-// ProgressWatch: the engine's works, for a thread of Python that draws. The engine's threads never wait for Python's
-// lock.
+// ProgressWatch: the engine's works, for a thread of Python that draws.
 #include <cairn/progress.h>
 #include <nanobind/nanobind.h>
-#include <unistd.h>
 
 #include <chrono>
-#include <cstdint>
-#include <memory>
-#include <vector>
 
 #include "bound.h"
+#include "taken_queue.h"
 #include "text.h"
 
 namespace cairn::python {
@@ -23,36 +19,7 @@ nb::tuple fields_of(const WorkInProgress& work) {
                         work.total);
 }
 
-class PythonProgressWatch {
- public:
-  PythonProgressWatch() : watch_(std::make_unique<ProgressWatch>()) {}
-  ~PythonProgressWatch() {
-    // In a child made by fork a lock of the watch may be held for ever: the memory of the watch is not freed.
-    if (getpid() != process_) (void)watch_.release();
-  }
-  PythonProgressWatch(const PythonProgressWatch&) = delete;
-  PythonProgressWatch& operator=(const PythonProgressWatch&) = delete;
-
-  nb::list take(std::uint64_t time_ms) {
-    std::vector<WorkInProgress> works;
-    {
-      const nb::gil_scoped_release released;
-      works = watch_->take(std::chrono::milliseconds(time_ms));
-    }
-    nb::list result;
-    for (const WorkInProgress& work : works) result.append(fields_of(work));
-    return result;
-  }
-  void close() {
-    const nb::gil_scoped_release released;
-    watch_->close();
-  }
-  bool is_closed() const { return watch_->is_closed(); }
-
- private:
-  const pid_t process_ = getpid();
-  std::unique_ptr<ProgressWatch> watch_;
-};
+using PythonProgressWatch = TakenQueue<ProgressWatch, fields_of>;
 
 }  // namespace
 

@@ -29,12 +29,6 @@ Result<Checkpoint> open_source(const std::filesystem::path& directory, const sto
   return open_with(watched_directories(watch.operations), directory, std::string(kMetadataName), Decoding::kWanted);
 }
 
-TensorPassOptions without_functions(TensorPassOptions options) {
-  options.interrupted = {};
-  options.progress = {};
-  return options;
-}
-
 Result<CatalogTensor> require_tensor(const Checkpoint& checkpoint, std::string_view key) {
   CAIRN_TRY_ASSIGN(std::optional<KeyEntry> entry, checkpoint.entry(key));
   if (!entry) {

@@ -19,9 +19,6 @@ namespace cairn::checkpointer {
 // Opens the checkpoint of a watched call; the calls into the storage are the watch's.
 Result<Checkpoint> open_source(const std::filesystem::path& directory, const storage::Watch& watch);
 
-// The options for the working thread, which calls no function of the caller.
-TensorPassOptions without_functions(TensorPassOptions options);
-
 // The tensor under `key`, for a pass over all of its elements. kMissingKey with near keys; kUnsafe for a tensor that
 // repeats few elements too often (ExpansionLimit).
 Result<CatalogTensor> require_tensor(const Checkpoint& checkpoint, std::string_view key);

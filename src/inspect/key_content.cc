@@ -12,7 +12,7 @@
 #include "checkpoint/tensor_windows.h"
 #include "core/conversion.h"
 #include "core/element_comparison.h"
-#include "events/work.h"
+#include "inspect/tensor_pass.h"
 
 namespace cairn {
 namespace {
@@ -151,15 +151,10 @@ std::string_view name_of(TensorSummary::Numbers numbers) {
 
 Result<KeyContent> read_key(const std::filesystem::path& directory, std::string_view key,
                             const TensorPassOptions& options) {
-  const auto work = [directory, key = std::string(key), copied = checkpointer::without_functions(options)](
-                        Watch& watch) { return read_watched(directory, key, copied, watch); };
-  const events::Work shown = events::Work::begin(WorkKind::kRead, directory.native());
-  Result<KeyContent> content =
-      storage::watched_call({options.interrupted, shown.setter(options.progress),
-                             Error(ErrorCode::kCancelled, "interrupted while reading the key"), options.deadlines},
-                            work);
-  shown.end(content.has_value());
-  return content;
+  const auto pass = [directory, key = std::string(key)](Watch& watch, const TensorPassOptions& copied) {
+    return read_watched(directory, key, copied, watch);
+  };
+  return checkpointer::watched_pass(WorkKind::kRead, directory, "reading the key", options, pass);
 }
 
 }  // namespace cairn

@@ -18,7 +18,7 @@
 #include "checkpoint/tensor_windows.h"
 #include "core/checked.h"
 #include "core/conversion.h"
-#include "events/work.h"
+#include "inspect/tensor_pass.h"
 #include "os/call_within.h"
 #include "storage/storage.h"
 
@@ -162,14 +162,11 @@ Result<void> export_npy(const std::filesystem::path& directory, std::string_view
   const std::string name = file.filename().string();
   const std::filesystem::path parent = file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
   const PartialFile partial{parent, partial_name(name), name, overwrite};
-  const auto work = [directory, key = std::string(key), partial, copied = checkpointer::without_functions(options)](
-                        Watch& watch) { return export_watched(directory, key, partial, copied, watch); };
-  const events::Work shown = events::Work::begin(WorkKind::kExport, directory.native());
-  Result<void> exported =
-      storage::watched_call({options.interrupted, shown.setter(options.progress),
-                             Error(ErrorCode::kCancelled, "interrupted while exporting the tensor"), options.deadlines},
-                            work);
-  shown.end(exported.has_value());
+  const auto pass = [directory, key = std::string(key), partial](Watch& watch, const TensorPassOptions& copied) {
+    return export_watched(directory, key, partial, copied, watch);
+  };
+  const Result<void> exported =
+      checkpointer::watched_pass(WorkKind::kExport, directory, "exporting the tensor", options, pass);
   const bool may_hang = !exported && (exported.error().code() == ErrorCode::kUnavailable ||
                                       exported.error().code() == ErrorCode::kCancelled);
   if (may_hang) {  // (3)
