@@ -7,6 +7,7 @@ thread. An exception of a drawing ends the bar, and is logged at DEBUG on the lo
 
 import atexit
 import contextlib
+import importlib.util
 import os
 import sys
 import threading
@@ -254,10 +255,12 @@ def show_progress(style: Style = "auto") -> ProgressDisplay:
 
     `style`: ``"tqdm"`` (also in notebooks), ``"rich"``, ``"lines"`` (a line each ten seconds), or ``"auto"``: the first
     of them that is installed, and lines if stderr is neither a terminal nor a notebook. A bar never delays or
-    fails a call. Raises InvalidArgument for an unknown style.
+    fails a call. Raises InvalidArgument for an unknown style, and for a library that is not installed.
     """
     if style not in STYLES:
         raise InvalidArgument("no style of bars", expected=", ".join(STYLES), actual=repr(style))
+    if style in ("tqdm", "rich") and importlib.util.find_spec(style) is None:
+        raise InvalidArgument(f"the package {style} is not installed: install it, or use another style")
     display = ProgressDisplay(style)
     display.start()
     return display

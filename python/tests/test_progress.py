@@ -238,6 +238,12 @@ def test_nothing_is_imported_before_a_bar() -> None:
     assert programs.run(program) == "[]"
 
 
+def test_a_style_whose_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    with pytest.raises(cairn.InvalidArgument, match="the package rich is not installed"):
+        cairn.show_progress("rich")
+
+
 def test_an_unknown_style() -> None:
     with pytest.raises(cairn.InvalidArgument, match="tqdm, rich, lines"):
         cairn.show_progress("bar")  # type: ignore[arg-type]
