@@ -1,7 +1,7 @@
 # Makes a library and a test program of a folder of src/.
 include_guard()
 
-# cairn_module(<name> [TEST_ONLY] [SOURCES <file>...] [TESTS <file>...] [EXHAUSTIVE <file>...] [SERIAL <file>...]
+# cairn_module(<name> [TEST_ONLY] [SOURCES <file>...] [TESTS <file>...] [EXHAUSTIVE <file>...]
 #              [USES <module>...] [TEST_USES <module>...])
 #
 # Makes the static library cairn_<name> and, if the folder has tests, the program <name>_test. A folder in LAYERS uses the
@@ -9,9 +9,9 @@ include_guard()
 # _test.cc: a new file needs no edit here. Subfolders that call cairn_module, for example testing/, are left out; their calls
 # come first. A TEST_ONLY module is not part of the library cairn. The tests in EXHAUSTIVE try every place of a fault: they are
 # the program <name>_exhaustive_test, which tries fewer with a sanitizer (tests/sanitizers.h), and which `./dev test` runs in
-# release too. The thread sanitizer leaves out the tests in SERIAL, whose subjects have no threads.
+# release too. The thread sanitizer leaves them out.
 function(cairn_module name)
-  cmake_parse_arguments(PARSE_ARGV 1 MODULE "TEST_ONLY" "" "SOURCES;TESTS;EXHAUSTIVE;SERIAL;USES;TEST_USES")
+  cmake_parse_arguments(PARSE_ARGV 1 MODULE "TEST_ONLY" "" "SOURCES;TESTS;EXHAUSTIVE;USES;TEST_USES")
   if(NOT MODULE_SOURCES)
     cairn_glob(MODULE_SOURCES "*.cc")
     list(FILTER MODULE_SOURCES EXCLUDE REGEX "(_test|/main)\\.cc$")
@@ -39,11 +39,6 @@ function(cairn_module name)
 
   if(CAIRN_BUILD_TESTS AND MODULE_TESTS)
     list(TRANSFORM MODULE_EXHAUSTIVE PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
-    list(TRANSFORM MODULE_SERIAL PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
-    if(MODULE_SERIAL AND CAIRN_SANITIZE STREQUAL "thread")
-      list(REMOVE_ITEM MODULE_TESTS ${MODULE_SERIAL})
-      set_property(GLOBAL APPEND PROPERTY CAIRN_TEST_FILES ${MODULE_SERIAL})
-    endif()
     if(MODULE_EXHAUSTIVE)
       list(REMOVE_ITEM MODULE_TESTS ${MODULE_EXHAUSTIVE})
       cairn_test(${name}_exhaustive_test SOURCES ${MODULE_EXHAUSTIVE} USES cairn_${name} ${MODULE_TEST_USES})

@@ -11,13 +11,9 @@
 #include <cstdio>
 #include <cstdlib>
 
-#if defined(__has_feature)
-#define CAIRN_HAS_FEATURE(feature) __has_feature(feature)
-#else
-#define CAIRN_HAS_FEATURE(feature) 0
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || CAIRN_HAS_FEATURE(address_sanitizer) || \
-    CAIRN_HAS_FEATURE(thread_sanitizer)
+#include <sanitizers.h>
+
+#if CAIRN_ADDRESS_SANITIZER || CAIRN_THREAD_SANITIZER
 #define CAIRN_COUNTS_BY_HOOK
 #endif
 

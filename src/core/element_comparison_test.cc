@@ -160,9 +160,9 @@ TEST(ElementComparison, ManyElementsAndTheirSum) {
   b[4998] = 3;
   const ElementTally whole = compare(DType::kFloat64, a, b);
   ElementTally sum;
-  for (const std::size_t begin : {2500U, 0U}) {
+  for (const std::int64_t begin : {2500, 0}) {
     const auto part = [begin](const std::vector<double>& items) {
-      return Elements{DType::kFloat64, std::as_bytes(std::span(items).subspan(begin, 2500))};
+      return Elements{DType::kFloat64, std::as_bytes(std::span(items).subspan(static_cast<std::size_t>(begin), 2500))};
     };
     sum.add(compare_elements(part(a), part(b), begin, std::nullopt));
   }

@@ -217,7 +217,7 @@ TEST_F(ReadPieces, OrderedByTheNamesOfTheFiles) {
   const auto second = static_cast<std::size_t>(names - files_.begin());
   ASSERT_GT(files_[0], files_[second]) << "an order by addresses must fail";
   for (const std::size_t file : {std::size_t{0}, second}) read(floats({10}), {0}, {10}, file);
-  for (const std::uint32_t sharers : {1, 2}) {
+  for (const std::uint32_t sharers : {1U, 2U}) {
     for (TensorRead& read : reads_) read.set_sharers({sharers, 0});
     const ReadSchedule scheduled = schedule();
     ASSERT_EQ(scheduled.batches.size(), 2u);

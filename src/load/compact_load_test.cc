@@ -5,6 +5,7 @@
 #include <cairn/inspect.h>
 #include <cairn/save.h>
 #include <gtest/gtest.h>
+#include <sanitizers.h>
 
 #include <algorithm>
 #include <array>
@@ -306,7 +307,8 @@ TEST_F(CompactLoad, DamagedCatalogLeavesThePickle) {
                                                             {front - compact_catalog::kFooterBytes - 3, true},
                                                             {front - compact_catalog::kFooterBytes + 10, true},
                                                             {front - 1, false}}};  // the magic: no catalog to be seen
-  for (const auto& [place, is_told] : places) {
+  for (std::size_t i = 0; i < places.size(); i += kSanitized ? 2 : 1) {
+    const auto& [place, is_told] = places[i];
     std::string damaged = metadata;
     damaged[place] = static_cast<char>(damaged[place] ^ 4);
     write_metadata(damaged);
@@ -367,8 +369,8 @@ TEST_F(CompactLoad, VerifyComparesCatalogAndPickle) {
         tensor.boxes.resize(2);
         tensor.locations.resize(1);
       }};
-  for (const auto& change : changes) {
-    const auto problems = problems_with([&](Catalog& catalog) { change(catalog.tensors[3]); });
+  for (std::size_t i = 0; i < changes.size(); i += kSanitized ? 5 : 1) {
+    const auto problems = problems_with([&](Catalog& catalog) { changes[i](catalog.tensors[3]); });
     ASSERT_EQ(problems.size(), 1u);
     EXPECT_EQ(problems[0].key(), "layers.3.weight");
   }

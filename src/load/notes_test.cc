@@ -4,7 +4,9 @@
 #include <cairn/collectives.h>
 #include <cairn/convert.h>
 #include <gtest/gtest.h>
+#include <sanitizers.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -275,7 +277,9 @@ TEST_F(CheckpointNotes, DamageLeavesTheCheckpoint) {
   const std::string metadata = read_metadata();
   const std::size_t front = front_bytes_of(metadata);
   const std::size_t section = manifest::encode_notes(notes_of_step(1)).size();
-  for (const std::size_t place : {front - section, front - 24, front - 20, front - 14, front - 8, front - 1}) {
+  const std::array places{front - section, front - 24, front - 20, front - 14, front - 8, front - 1};
+  for (std::size_t i = 0; i < places.size(); i += kSanitized ? 3 : 1) {
+    const std::size_t place = places[i];
     std::string damaged = metadata;
     damaged[place] = static_cast<char>(damaged[place] ^ 1);
     write_metadata(damaged);

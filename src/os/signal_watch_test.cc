@@ -1,6 +1,7 @@
 #include "os/signal_watch.h"
 
 #include <gtest/gtest.h>
+#include <sanitizers.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -86,9 +87,9 @@ TEST(SignalWatch, SecondArrivalTakesTheOldAction) {
 }
 
 TEST(SignalWatch, ForkedChildHasTheActionBefore) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "the thread sanitizer keeps signals from a child made by fork";
-#endif
+  if (kThreadSanitized) {
+    GTEST_SKIP() << "the thread sanitizer keeps signals from a child made by fork";
+  }
   Told told;
   const auto watch = SignalWatch::start({SIGTERM}, told.seen()).value();
   const int status = status_after([] { raise(SIGTERM); });

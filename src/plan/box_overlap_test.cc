@@ -12,6 +12,7 @@ namespace cairn::plan {
 namespace {
 
 constexpr int kRounds = kSanitized ? 600 : 3000;
+constexpr std::size_t kMany = kSanitized ? 2000 : 20000;
 
 std::optional<BoxPair> overlap_of(const std::vector<Box>& boxes) {
   const std::size_t dimensions = boxes.empty() ? 0 : boxes[0].dimensions();
@@ -118,13 +119,14 @@ std::vector<Box> uneven_grid(const std::vector<std::size_t>& counts) {
 // With so many chunks, comparing all pairs would take far longer: a quadratic search would be noticed by its duration.
 TEST(BoxOverlap, FoundAmongManyChunksOfAGrid) {
   std::mt19937 random(7);
-  for (const std::vector<std::size_t>& counts : {std::vector<std::size_t>{40000},
-                                                 {1, 40000},
-                                                 {200, 200},
-                                                 {2, 20000},
-                                                 {20000, 2},
-                                                 {34, 34, 34},
-                                                 {2, 1, 3, 80, 1, 80}}) {
+  const std::size_t side = kSanitized ? 60 : 200;
+  for (const std::vector<std::size_t>& counts : {std::vector<std::size_t>{2 * kMany},
+                                                 {1, 2 * kMany},
+                                                 {side, side},
+                                                 {2, kMany},
+                                                 {kMany, 2},
+                                                 {side / 6 + 1, side / 6 + 1, side / 6 + 1},
+                                                 {2, 1, 3, side * 2 / 5, 1, side * 2 / 5}}) {
     SCOPED_TRACE(testing::PrintToString(counts));
     std::vector<Box> boxes = uneven_grid(counts);
     std::shuffle(boxes.begin(), boxes.end(), random);
@@ -136,7 +138,7 @@ TEST(BoxOverlap, FoundAmongManyChunksOfAGrid) {
 
 // Half of the tensor is cut into rows, half into columns; the lengths of the chunks grow along a diagonal.
 TEST(BoxOverlap, FoundAmongManyUnalignedChunks) {
-  constexpr std::int64_t kCount = 30000;
+  constexpr std::int64_t kCount = kMany;
   std::vector<Box> boxes;
   for (std::int64_t i = 0; i < kCount; ++i) {
     boxes.push_back(box({i, 0}, {1, kCount}));

@@ -240,7 +240,7 @@ void add_model(const std::function<void(const std::string&, const Extents&)>& ad
 }
 
 TEST(GlobalSavePlan, SpreadsReplicasEvenly) {
-  for (const std::size_t rank_count : {2, 3, 8, 64, 100}) {
+  for (const std::size_t rank_count : {2U, 3U, 8U, 64U, 100U}) {
     SCOPED_TRACE(rank_count);
     Job job(rank_count);
     add_model([&](const std::string& fqn, const Extents& shape) { job.replicate(fqn, shape); });

@@ -305,7 +305,7 @@ TEST_F(ManagedSaves, RanksThatWentBackStop) {
   as_ranks(2, [&](std::size_t rank, Collectives& ranks) {
     auto manager = CheckpointManager::open(root_, options_of(ranks, store)).value();
     State state(rank, 1);
-    for (const std::uint64_t step : {4, 9}) ASSERT_TRUE(manager.save(step, state.dict()));
+    for (const std::uint64_t step : {4U, 9U}) ASSERT_TRUE(manager.save(step, state.dict()));
     if (rank == 1) ASSERT_TRUE(manager.run().request_stop());
     store->wait_for_agreement();
     EXPECT_EQ(manager.restore(state.dict()).value(), 4U);
@@ -331,7 +331,7 @@ TEST_F(ManagedSaves, FailuresInARowAreRaised) {
   const SmallFiles small_files;
   auto manager = CheckpointManager::open(root_, strict).value();
   State state(0, 1);
-  for (const std::uint64_t step : {2, 4}) {
+  for (const std::uint64_t step : {2U, 4U}) {
     const auto saved = manager.save(step, state.dict());
     ASSERT_TRUE(saved && *saved);
     EXPECT_FALSE((*saved)->write.get());

@@ -45,7 +45,7 @@ TEST(StepAgreement, OneRankStopsAtItsNextStep) {
 TEST(StepAgreement, AllRanksStopAtOneStep) {
   constexpr std::size_t kRanks = 3;
   std::mt19937 dice(7);
-  for (int series = 0; series < 20; ++series) {
+  for (unsigned series = 0; series < 20; ++series) {
     const auto store = make_local_store();
     Training training(kRanks, series % 3);
     const std::uint64_t request_at = 1 + dice() % 50;

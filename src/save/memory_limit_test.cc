@@ -2,6 +2,7 @@
 #include <cairn/async_checkpointer.h>
 #include <cairn/cairn.h>
 #include <gtest/gtest.h>
+#include <sanitizers.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,9 +26,9 @@ constexpr std::int64_t kElements = 70 * kMiB / sizeof(float);
 class SmallMemoryGroup : public testing::Test {
  protected:
   void SetUp() override {
-#ifdef __SANITIZE_THREAD__
-    GTEST_SKIP() << "the thread sanitizer needs several times the memory that the group has";
-#endif
+    if (kThreadSanitized) {
+      GTEST_SKIP() << "the thread sanitizer needs several times the memory that the group has";
+    }
     if (!group_.why_not().empty()) GTEST_SKIP() << group_.why_not();
   }
 

@@ -28,7 +28,7 @@ class RankState {
   RankState(std::int64_t rank, std::int64_t ranks, int step) : rank_(rank), step_(step) {
     const std::int64_t begin = kRows * rank / ranks;
     const std::int64_t end = kRows * (rank + 1) / ranks;
-    sharded_ = filled((end - begin) * kColumns, begin * kColumns);
+    sharded_ = filled(static_cast<std::size_t>((end - begin) * kColumns), begin * kColumns);
     replica_ = filled(kRows * kColumns, 7);
     plain_ = filled(10, 3);
     own_ = filled(5, rank);

@@ -40,7 +40,7 @@ struct RankState {
   static constexpr std::int64_t kCommon = 600'000;  // two parts
   static constexpr std::int64_t kWithoutCommon = -1;
   RankState(std::size_t rank, int step, std::int64_t extra = 0)
-      : row(16), common(kCommon), more(extra == kWithoutCommon ? 0 : extra) {
+      : row(16), common(kCommon), more(static_cast<std::size_t>(std::max(extra, std::int64_t{0}))) {
     std::iota(row.begin(), row.end(), static_cast<float>(100 * step + 20 * static_cast<int>(rank)));
     std::iota(common.begin(), common.end(), static_cast<float>(step));
     EXPECT_TRUE(state.add_value(Path{"step"}, Value(step)));

@@ -135,7 +135,7 @@ std::string message_with(unsigned char dtype, const std::vector<std::uint64_t>& 
   message += static_cast<char>(dtype);
   manifest::append_varint(message, shape.size());
   for (const std::uint64_t size : shape) manifest::append_varint(message, size);
-  for (const std::uint64_t number : {0, 1}) {  // the offsets, then the sizes
+  for (const std::uint64_t number : {0U, 1U}) {  // the offsets, then the sizes
     for (std::size_t i = 0; i < shape.size(); ++i) manifest::append_varint(message, number);
   }
   message += '\0';  // no names taken

@@ -194,7 +194,7 @@ TEST_F(DeviceStagingTest, RefusesAFenceDuringACapture) {
 }
 
 TEST_F(DeviceStagingTest, DetectsAWriteBeforeTheCopy) {
-  for (const std::uint64_t pieces : {0, 100}) {
+  for (const std::uint64_t pieces : {0U, 100U}) {
     add(0, 3 * kMiB);
     add(0, 1000);
     add(0, 2000, 10, 20);
@@ -235,7 +235,7 @@ TEST_F(DeviceStagingTest, RefusesAViewOfAnotherDevice) {
 
 TEST_F(DeviceStagingTest, DriverErrorNamesKeyAndDevice) {
   add(1, 30 * kMiB);
-  for (const std::uint64_t pieces : {0, 100}) {
+  for (const std::uint64_t pieces : {0U, 100U}) {
     const auto target = arena(pieces);
     const auto devices = mark();
     fake_cuda_fail("cuMemcpyDtoHAsync_v2", 1, 719, 0);
@@ -261,7 +261,7 @@ TEST_F(DeviceStagingTest, FailedKernelFailsTheStaging) {
 
 TEST_F(DeviceStagingTest, HangingKernelStallsTheCopies) {
   stall_max_ = std::chrono::milliseconds(100);
-  for (const std::uint64_t pieces : {0, 100}) {
+  for (const std::uint64_t pieces : {0U, 100U}) {
     add(0, 3 * kMiB);
     const auto target = arena(pieces);
     void* const trainer = trainers_[0];

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sanitizers.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -393,9 +394,9 @@ TEST_F(ProcessWriters, NoGraceWithdrawsStagedSaves) {
 }
 
 TEST_F(ProcessWriters, ForkedChildStartsItsOwnWriter) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "the thread sanitizer does not bear threads in a child made by fork";
-#endif
+  if (kThreadSanitized) {
+    GTEST_SKIP() << "the thread sanitizer does not bear threads in a child made by fork";
+  }
   const ScratchDirectory scratch;
   ProcessWriter writer;
   StagedSample sample(1);

@@ -119,9 +119,11 @@ TEST(ModelCommit, ShardsReplaceOnlyIfAllowed) {
   EXPECT_NE(std::string(claimed.error().what()).find("new directory"), std::string::npos);
   EXPECT_EQ(names_in(disk), sorted(first));
   shards.overwrite_with_shards = true;
-  EXPECT_EQ(names_in(disk), sorted(save_model(disk, 3, shards)));
+  const auto third = save_model(disk, 3, shards);
+  EXPECT_EQ(names_in(disk), sorted(third));
   save_model(disk, 4);  // with an index
-  EXPECT_EQ(names_in(disk), sorted(save_model(disk, 5, shards)));
+  const auto fifth = save_model(disk, 5, shards);
+  EXPECT_EQ(names_in(disk), sorted(fifth));
 }
 
 TEST(ModelCommit, SingleFileReplacesAnIndexedSet) {

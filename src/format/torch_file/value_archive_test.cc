@@ -186,7 +186,7 @@ TEST(Padding, ClassesGrowWithTheLength) {
 
 TEST(Padding, KeepsTheArchiveReadable) {
   for (const std::string& archive : {golden("stock_values.pt"), encode_value(example()).value()}) {
-    for (const std::uint64_t extra : {0, 1, 1000, 100'000}) {
+    for (const std::uint64_t extra : {0U, 1U, 1000U, 100'000U}) {
       const std::string padded = pad_archive(archive, archive.size() + extra).value();
       EXPECT_EQ(padded.size(), archive.size() + extra);
       EXPECT_EQ(decode(padded).value(), decode(archive).value());

@@ -3,6 +3,7 @@
 // One thread at a time. A fiber must have ended before it is destroyed. No exception may leave its function.
 #pragma once
 
+#include <sanitizer/common_interface_defs.h>
 #include <ucontext.h>
 
 #include <cstddef>
@@ -11,9 +12,7 @@
 #include <memory>
 #include <utility>
 
-#ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/common_interface_defs.h>
-#endif
+#include <sanitizers.h>
 
 namespace cairn::run {
 
@@ -63,17 +62,12 @@ class Fiber {
   }
 
   // The address sanitizer must know the stack that runs.
-#ifdef __SANITIZE_ADDRESS__
   static void begin_switch(void** save, const void* stack, std::size_t bytes) {
-    __sanitizer_start_switch_fiber(save, stack, bytes);
+    if constexpr (kAddressSanitized) __sanitizer_start_switch_fiber(save, stack, bytes);
   }
   static void end_switch(void* saved, const void** left, std::size_t* left_bytes) {
-    __sanitizer_finish_switch_fiber(saved, left, left_bytes);
+    if constexpr (kAddressSanitized) __sanitizer_finish_switch_fiber(saved, left, left_bytes);
   }
-#else
-  static void begin_switch(void**, const void*, std::size_t) {}
-  static void end_switch(void*, const void**, std::size_t*) {}
-#endif
 
   std::function<void()> body_;
   std::unique_ptr<std::byte[]> stack_;

@@ -41,7 +41,7 @@ class Turns {
       actors_.push_back(std::make_unique<Actor>());
       Actor& actor = *actors_.back();
       actor.run = std::move(run);
-      actor.fiber.start([this, &actor] {
+      actor.fiber.start([&actor] {
         actor.run();
         actor.has_ended = true;
       });

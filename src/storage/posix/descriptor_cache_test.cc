@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sanitizers.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -112,9 +113,9 @@ TEST(DescriptorCache, ReadsManyFilesInManyThreads) {
 }
 
 TEST(DescriptorCache, ReleasesDescriptorsForOthers) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "the sanitizers ask for a pipe to look at an object, and here there is no descriptor left";
-#endif
+  if (kAddressSanitized) {
+    GTEST_SKIP() << "the sanitizers ask for a pipe to look at an object, and here there is no descriptor left";
+  }
   const ScratchDirectory scratch;
   const auto storage = PosixStorage::make_directory(scratch.path()).value();
   const Files files = open_numbered(*storage, scratch.path(), 40);

@@ -72,7 +72,7 @@ Result<void> write_and_sync(PosixStorage& storage) {
 // The kernel reports lost bytes once: after sync_file_range has reported them, fsync succeeds.
 TEST(PosixFile, FailsIfBytesWereLostOnTheirWay) {
   constexpr unsigned kFlags = 3;
-  for (const std::uint32_t when : {SYNC_FILE_RANGE_WRITE, SYNC_FILE_RANGE_WAIT_AFTER}) {
+  for (const unsigned when : {unsigned{SYNC_FILE_RANGE_WRITE}, unsigned{SYNC_FILE_RANGE_WAIT_AFTER}}) {
     for (const int error : {EIO, ENODATA, ENOMEM}) {
       const ScratchDirectory scratch;
       const auto storage = PosixStorage::make_directory(scratch.path()).value();
