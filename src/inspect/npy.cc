@@ -165,7 +165,7 @@ Result<void> export_npy(const std::filesystem::path& directory, std::string_view
   const auto pass = [directory, key = std::string(key), partial](Watch& watch, const TensorPassOptions& copied) {
     return export_watched(directory, key, partial, copied, watch);
   };
-  const Result<void> exported =
+  Result<void> exported =
       checkpointer::watched_pass(WorkKind::kExport, directory, "exporting the tensor", options, pass);
   const bool may_hang = !exported && (exported.error().code() == ErrorCode::kUnavailable ||
                                       exported.error().code() == ErrorCode::kCancelled);
