@@ -8,13 +8,20 @@
 #include <cerrno>
 #include <filesystem>
 #include <latch>
+#include <memory>
+#include <thread>
 
+#include "commit/lease_watch.h"
 #include "commit/meeting/save_marks.h"
 #include "commit/testing/rank_saves.h"
+#include "storage/testing/blocking_storage.h"
 #include "storage/testing/view_storage.h"
 
 namespace cairn::commit {
 namespace {
+
+using storage::Blockade;
+using storage::BlockingStorage;
 
 // The first sync of the directory after the commit of save `number` fails. Later syncs succeed: a kernel reports a
 // write error once.
@@ -95,6 +102,29 @@ TEST_F(RankSaves, FailIfAUserReplacesTheFolder) {
   std::filesystem::remove_all(directory_.path() / "stolen");
   std::filesystem::remove_all(directory_.path() / folder_of(save_number(2).save_id));
   expect_only(1);
+}
+
+// The rank looks for the decision while it writes.
+TEST_F(RankSaves, FailAWriteIfTheFolderIsReplaced) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to make a folder of another user";
+  const auto coordinator = RankSave::claim(open(), save_number(1), 0).value();
+  ASSERT_TRUE(coordinator->enter({0, 2, 0}));
+  const auto blockade = std::make_shared<Blockade>();
+  blockade->block(Blockade::Call::kWrite);
+  const auto save = RankSave::join(std::make_unique<BlockingStorage>(open(), blockade), coordinator->ticket());
+  ASSERT_TRUE(save->enter({1, 2, 0}));
+  const std::jthread attacker([&] {
+    blockade->await_hanging();
+    replace_folder_as_other_user(directory_.path(), 1);
+    std::this_thread::sleep_for(5 * kLivenessInterval);
+    blockade->release();
+  });
+  RankSaveOptions options;
+  options.write.thread_count = 1;
+  options.write.interrupted = [] { return false; };
+  const auto report = save->finish(RankBytes(coordinator->ticket(), 1, 2).files(), std::nullopt, options);
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code(), ErrorCode::kUnsafe) << report.error().what();
 }
 
 TEST_F(RankSaves, EnterNoFolderOfAnotherUser) {

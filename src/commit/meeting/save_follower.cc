@@ -60,11 +60,13 @@ Result<RankSaveReport> SaveFollower::follow(std::vector<data_file::ImageFile> im
   const auto is_decided = [&] { return !decision || decision->has_value(); };
   Periodic news(kLivenessInterval);
   bool is_interrupted = false;
+  bool is_stopped = false;  // the write, because the save is decided or no decision can be read
   data_file::WriteOptions write_options = options.write;
   write_options.interrupted = [&] {
     if (news.is_due()) decision = watch.look();
     is_interrupted = interrupted && interrupted();
-    return is_interrupted || is_decided();
+    is_stopped = is_decided();
+    return is_interrupted || is_stopped;
   };
   Result<std::vector<std::uint32_t>> trailers =
       attempt([&] { return member_.write(std::move(images), write_options); });  // (3, 4)
@@ -86,8 +88,9 @@ Result<RankSaveReport> SaveFollower::follow(std::vector<data_file::ImageFile> im
     leave();
     return member_.of_this_rank(trailers ? error : std::move(trailers).error());
   }
-  // Without this rank's files nothing was committed, even if no decision can be read.
-  if (!decision && !trailers) decision = member_.of_this_rank(std::move(trailers).error());
+  // Without this rank's files nothing was committed, even if no decision can be read. A write that was stopped because
+  // none can be read has no reason of its own.
+  if (!decision && !trailers && !is_stopped) decision = member_.of_this_rank(std::move(trailers).error());
   return conclude(decision, watch);
 }
 
