@@ -8,6 +8,7 @@ from pathlib import Path
 import hanging
 import psutil
 import pytest
+import warm_python
 
 PROGRAM = Path(__file__).parent / "hanging_programs.py"
 SECONDS = 300  # for a whole program; without deadlines each program would hang for ever
@@ -16,7 +17,8 @@ SECONDS = 300  # for a whole program; without deadlines each program would hang 
 def start(name: str, folder: Path, library: Path, rank: int = 0) -> "subprocess.Popen[str]":
     environment = {**os.environ, "LD_PRELOAD": str(library), "RANK": str(rank), "WORLD_SIZE": "2"}
     command = [sys.executable, str(PROGRAM), name, str(folder)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return warm_python.Popen(command, repeats=True, env=environment, text=True, **outputs)
 
 
 @pytest.fixture(scope="module")

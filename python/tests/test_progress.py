@@ -4,6 +4,7 @@ A call hangs until its bar was drawn: no test depends on the time that a call ta
 """
 
 import fcntl
+import functools
 import os
 import pty
 import re
@@ -21,6 +22,7 @@ import programs
 import pytest
 import ranks
 import torch
+import warm_python
 from tool import tool
 
 import cairn
@@ -68,7 +70,8 @@ def screen() -> Iterator[Screen]:
 
 
 def start(command: list[str], library: Path, stderr: int, **environment: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
+    popen = functools.partial(warm_python.Popen, repeats=True) if command[0] == sys.executable else subprocess.Popen
+    return popen(
         command,
         env={**os.environ, "TERM": "xterm", "LD_PRELOAD": str(library), **environment},
         stdout=subprocess.PIPE,

@@ -4,7 +4,8 @@
 process is real: it is a child of the test, has a process id of its own, gets signals, and ends as any interpreter ends.
 It differs from a new interpreter in two points: torch is imported, and ``/proc/PID/cmdline`` is that of the server.
 Tests of imports and of ``cairn.install()`` start a new interpreter; so does ``Popen`` if a variable differs that the
-interpreter or a library reads at its start (LD_PRELOAD, PYTHONPATH). With ``preload`` further modules are imported.
+interpreter or a library reads at its start (LD_PRELOAD, PYTHONPATH), unless ``repeats`` says that many programs start
+with these variables. With ``preload`` further modules are imported.
 
 Steps, for each program:
 
@@ -38,13 +39,12 @@ _READ_AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "MALLOC_", "TORCH", "ASAN_", 
 class Server:
     """The process that has imported torch and the modules `preload`. It ends with the test process."""
 
-    def __init__(self, preload: tuple[str, ...]) -> None:
+    def __init__(self, preload: tuple[str, ...], environment: dict[str, str]) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE_MAX)
-        self.environment = dict(os.environ)
         command = [sys.executable, __file__, str(theirs.fileno()), *preload]
         null, ends = subprocess.DEVNULL, theirs.fileno()
-        self.process = subprocess.Popen(command, stdin=null, stdout=null, pass_fds=[ends])
+        self.process = subprocess.Popen(command, stdin=null, stdout=null, pass_fds=[ends], env=environment)
         theirs.close()
         self._libc = ctypes.CDLL(None, use_errno=True)
 
@@ -59,34 +59,42 @@ class Server:
         finally:
             self._become_reaper(False)  # 3
 
-    def differs_at_start(self, environment: dict[str, str]) -> bool:
-        """Whether a program in the environment needs an interpreter of its own."""
-        return any(
-            environment.get(name) != self.environment.get(name)
-            for name in {*environment, *self.environment}
-            if name.startswith(_READ_AT_START) and not name.startswith(_READ_LATER)
-        )
-
     def _become_reaper(self, on: bool) -> None:
         assert self._libc.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0) == 0
 
 
-# By process, since a forked test process starts servers of its own, and by modules.
-_servers: dict[tuple[int, tuple[str, ...]], Server] = {}
+# By process, since a forked test process starts servers of its own, by modules, and by variables.
+_servers: dict[tuple[int, tuple[str, ...], frozenset[tuple[str, str]]], Server] = {}
 
 
-def _server(preload: tuple[str, ...]) -> Server:
-    server = _servers.get((os.getpid(), preload))
-    if server is None:
-        server = _servers[os.getpid(), preload] = Server(preload)
-    return server
+def _server(preload: tuple[str, ...], at_start: dict[str, str]) -> Server:
+    key = os.getpid(), preload, frozenset(at_start.items())
+    if key not in _servers:
+        later = {name: value for name, value in os.environ.items() if name not in _at_start(dict(os.environ))}
+        _servers[key] = Server(preload, later | at_start)
+    return _servers[key]
+
+
+def _at_start(environment: dict[str, str]) -> dict[str, str]:
+    """The variables that the interpreter or a library reads at its start."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_READ_AT_START) and not name.startswith(_READ_LATER)
+    }
 
 
 class Popen(subprocess.Popen[Any]):
-    """``subprocess.Popen``; the command is ``[sys.executable, "-W", ..., "-c" or a script, ...]``."""
+    """``subprocess.Popen``; the command is ``[sys.executable, "-W", ..., "-c" or a script, ...]``.
 
-    def __init__(self, command: list[Any], preload: tuple[str, ...] = (), **options: Any) -> None:
+    `repeats`: a server starts for the variables of `env` too.
+    """
+
+    def __init__(
+        self, command: list[Any], preload: tuple[str, ...] = (), repeats: bool = False, **options: Any
+    ) -> None:
         self._preload = preload
+        self._repeats = repeats
         super().__init__(command, **options)
 
     def _execute_child(self, *arguments: Any) -> None:
@@ -96,8 +104,8 @@ class Popen(subprocess.Popen[Any]):
         words = [os.fspath(word) for word in given["args"]]
         assert words[0] == sys.executable
         environment = dict(os.environ if given["env"] is None else given["env"])
-        server = _server(self._preload)
-        if server.differs_at_start(environment):
+        at_start = _at_start(environment)
+        if not self._repeats and at_start != _at_start(dict(os.environ)):
             super()._execute_child(*arguments)  # type: ignore[misc]
             return
         request = {
@@ -108,7 +116,9 @@ class Popen(subprocess.Popen[Any]):
         }
         pipes = [given[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")]
         theirs = [pipes[0], pipes[3], pipes[5]]
-        self.pid = server.start(request, [number if file == -1 else file for number, file in enumerate(theirs)])
+        self.pid = _server(self._preload, at_start).start(
+            request, [number if file == -1 else file for number, file in enumerate(theirs)]
+        )
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 

@@ -105,7 +105,7 @@ TEST_F(RankSaves, FailIfAUserReplacesTheFolder) {
 }
 
 // The rank looks for the decision while it writes.
-TEST_F(RankSaves, FailAWriteIfTheFolderIsReplaced) {
+TEST_F(RankSaves, FailAWriteAsItsFolderGoes) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to make a folder of another user";
   const auto coordinator = RankSave::claim(open(), save_number(1), 0).value();
   ASSERT_TRUE(coordinator->enter({0, 2, 0}));
