@@ -63,7 +63,7 @@ struct Event {
   std::string directory;
   std::uint32_t rank = 0;
   std::uint32_t rank_count = 1;       // 0: unknown, in a save of separate steps (SaveClaim, RankShare)
-  std::optional<std::uint64_t> step;  // the last number in the name of `directory`
+  std::optional<std::uint64_t> step;  // in the name of `directory`, as for latest()
   // kStaged, kWritten and kLoaded: of this rank. kCommitted: written by this rank, with the metadata. kVerified:
   // checked. kDeleted: freed. All other kinds: 0.
   std::uint64_t bytes = 0;

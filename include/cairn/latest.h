@@ -42,13 +42,16 @@ struct LatestOptions {
 //
 // Without access the order of a directory is unknown, and so is the order of a link to nothing. Such a directory or
 // link may be newer than the result, unless its time is earlier than the time of the result's `.metadata` and its name
-// ends in no greater number. The time is that of the closed `.metadata`, else of the directory or link.
+// has no greater step. The time is that of the closed `.metadata`, else of the directory or link.
+//
+// The step in a directory's name is the number after the last "step" (of any case, with at most one of -_=. or a space
+// between), and without such a number the last number: 1200 of `epoch=3-step=1200-v1.ckpt` and of `checkpoint-1200`.
 //
 // Cairn's checkpoints are ordered by their commit records: by the start of the job, then by the number of the save
-// within the job, then by the last number in the directory's name. Times of files do not count: saves may overlap, and
+// within the job, then by the step in the directory's name. Times of files do not count: saves may overlap, and
 // `cp` and `touch` change times. A job that has opened a checkpoint starts after the checkpoint's job: the order
 // does not depend on the clocks of hosts. Checkpoints without a start (stock torch, Cairn before version 2 of
-// the commit record) are ordered by the time of `.metadata`, then by the last number in the directory's name. Of the
+// the commit record) are ordered by the time of `.metadata`, then by the step in the directory's name. Of the
 // newest of both kinds, the one with the later time of `.metadata` is returned. The time of a link is the link's own.
 //
 // A copy by convert() never ranks before the saves of its source's run. A copy of a DCP checkpoint with all its keys
@@ -77,7 +80,7 @@ struct ListedCheckpoint {
   };
 
   std::filesystem::path directory;
-  std::optional<std::uint64_t> step;  // the last number in the directory's name
+  std::optional<std::uint64_t> step;  // in the directory's name, as for latest()
   CheckpointFormat format = CheckpointFormat::kDcp;
   State state = State::kComplete;
   std::optional<Error> reason = {};  // unless kComplete

@@ -58,8 +58,8 @@ struct SaveSchedule {
 
 struct ManagedRunOptions {
   SaveSchedule schedule = {};
-  // The name of a step's directory, a format of the C++ standard: "step-{step}", "step_{step:08d}". The step must be
-  // the last number in the name.
+  // The name of a step's directory, a format of the C++ standard: "step-{step}", "step_{step:08d}". The number must be
+  // the step of the name (latest()).
   std::string name = "step-{step}";
   // Which checkpoints stay; nullopt: all. Rank 0 removes the others in a thread of low priority, after the next save
   // is durable on all ranks.
@@ -81,18 +81,23 @@ struct ManagedRunOptions {
   std::function<bool()> interrupted = {};  // called often by calls that wait; true: kCancelled
 };
 
-// What a run's saves have cost this rank, and the failures of the run, since its first start. In seconds.
+// What a run's saves have cost this rank, and the failures of the run, since its first start. In seconds. A
+// checkpoint's notes carry the sums over a restart: a process that has died before its first durable save leaves none.
 struct ManagedRunReport {
-  double elapsed = 0;          // from the first start of the run to now; while no process ran too
-  double calls = 0;            // the trainer waited in calls that save
-  double slower_steps = 0;     // steps beside a save took so much longer than the mean of the other steps
-  double failed_saves = 0;     // part of `calls`: for saves that failed
-  double restarts = 0;         // from the last sign of life of a failed process to the first step of the next
-  double redone = 0;           // from a checkpoint to the failure: steps that were done again
-  std::uint64_t saves = 0;     // that are durable
-  std::uint64_t failed = 0;    // saves that failed
-  std::uint64_t failures = 0;  // restarts after a process that did not close its manager
-  double interval = 0;         // the automatic interval now; 0 without
+  // From the first start of the run to now. Without the time from the last save of a process that closed its manager to
+  // the start of the next: a job may wait in a queue. With the time after a process that did not.
+  double elapsed = 0;
+  double calls = 0;          // the trainer waited in calls that save, and in them for the end of the save before
+  double slower_steps = 0;   // steps beside a save took so much longer than the mean of the other steps
+  double failed_saves = 0;   // part of `calls`: for saves that failed
+  double restarts = 0;       // from the last sign of life of a failed process to the first step of the next
+  double redone = 0;         // from a checkpoint to the failure: steps that were done again
+  std::uint64_t saves = 0;   // that are durable
+  std::uint64_t failed = 0;  // saves that failed
+  // Restarts after a process that did not close its manager. Of a process on another host rank 0 alone knows, from its
+  // first save on; the other ranks know at the next restart.
+  std::uint64_t failures = 0;
+  double interval = 0;  // the automatic interval now; 0 without
   // The share of `elapsed` in which the run trained for good.
   double good_share() const;
 };
@@ -101,6 +106,16 @@ enum class Due : std::uint8_t {
   kNo,
   kSave,
   kStop,  // a save is due, and the run should end when the save is durable
+};
+
+// What a caller says of a save.
+struct ManagedSave {
+  std::map<std::string, double> metrics = {};  // go into the checkpoint's notes
+  std::string notes = {};                      // the members of a JSON object go there too
+  // The save is not due: the caller wants it. Tried once more after failures in a row.
+  bool is_forced = false;
+  // The trainer has waited so long for the end of the save before.
+  std::chrono::duration<double> waited = std::chrono::seconds(0);
 };
 
 // The place and the notes of a save that begins.
@@ -115,7 +130,7 @@ struct SaveStart {
 // 2. next_checkpoint() on all ranks, and a load; again with the error if the load fails because of damage. Then
 //    resumed().
 // 3. After each step of the training, due(). If a save is due or wanted: end the save before, begin(), save, began().
-// 4. When the save has ended: ended().
+// 4. When the save has ended: ended(). A save that is not made after begin(): dropped().
 class ManagedRun {
  public:
   // Makes `root` if it does not exist. kUnavailable if another living process manages the root. All ranks call
@@ -142,13 +157,13 @@ class ManagedRun {
   // Whether due() has been kStop.
   bool is_stopping() const;
 
-  // Begins a save of `step`. `metrics` and `notes`, the members of a JSON object, go into the checkpoint's notes. Fails
-  // if as many saves have failed in a row as the options say, and on rank 0 if another process has taken over the root:
-  // the caller passes the error on to all ranks (abandon_save()).
-  Result<SaveStart> begin(std::uint64_t step, const std::map<std::string, double>& metrics = {},
-                          const std::string& notes = {});
+  // Begins a save of `step`. Fails if as many saves have failed in a row as the options say, and on rank 0 if another
+  // process has taken over the root: the caller passes the error on to all ranks (abandon_save()).
+  Result<SaveStart> begin(std::uint64_t step, const ManagedSave& save = {});
   // The call that saves has returned; the trainer goes on.
   void began();
+  // The save that has begun is not made, because a rank has found no state to save: no failure of a save.
+  void dropped();
   // The save has ended, and is durable without an error. From any thread. A failed save is a warning.
   void ended(const std::optional<Error>& fault);
 
@@ -172,8 +187,8 @@ class ManagedRun {
 
 struct CheckpointManagerOptions {
   ManagedRunOptions run = {};
-  AsyncSaveOptions save = {};                  // of its `save`: collectives and notes are the manager's
-  LoadOptions load = {};                       // collectives are the manager's
+  AsyncSaveOptions save = {};  // of its `save`: collectives, notes and overwrite_pinned are the manager's
+  LoadOptions load = {};       // collectives are the manager's
   AsyncCheckpointerOptions checkpointer = {};  // `overlap` is the manager's
   bool writer_process = true;  // false: threads of this process write. Not used if `checkpointer.process` is set
   // The save of a stop returns after that time if it is not durable. A writer process goes on after that.

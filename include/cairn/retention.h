@@ -48,7 +48,7 @@ struct PruneOptions {
 
 struct RemovedCheckpoint {
   std::filesystem::path directory;
-  std::optional<std::uint64_t> step;  // the last number in the directory's name
+  std::optional<std::uint64_t> step;  // in the directory's name, as for latest()
   std::optional<SaveId> save_id;      // nullopt for a checkpoint of stock torch
   std::uint64_t files = 0;
   std::uint64_t bytes = 0;                 // of the files

@@ -45,7 +45,10 @@ struct SafetensorsForm {
 struct SaveOptions {
   // --- options that change the stored bytes or the promises
   Durability durability = Durability::kDurable;
-  bool overwrite = true;       // false: an existing checkpoint is an error (kInvalidArgument) and is not replaced
+  bool overwrite = true;  // false: an existing checkpoint is an error (kInvalidArgument) and is not replaced
+  // false: a checkpoint with a pin (cairn/retention.h) is an error (kUnavailable) and is not replaced. A pin is of
+  // `.metadata`: saves of a rank alone and of models ignore the option.
+  bool overwrite_pinned = true;
   bool file_per_item = false;  // one data file per item instead of one per rank
   bool record_paths = true;    // false: no nested places in `.metadata`, as DCP does for an unflattened state dict
   // true: the lowest of the ranks with an item writes the item. false: items of several ranks are distributed over the

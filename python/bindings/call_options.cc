@@ -100,6 +100,7 @@ constexpr Keyword<LoadOptions> kLoadKeywords[] = {
 constexpr Keyword<SaveOptions> kSaveKeywords[] = {
     {"durable", set<&SaveOptions::durability>},
     {"overwrite", set<&SaveOptions::overwrite>},
+    {"overwrite_pinned", set<&SaveOptions::overwrite_pinned>},
     {"file_per_item", set<&SaveOptions::file_per_item>},
     {"record_paths", set<&SaveOptions::record_paths>},
     {"dedup_to_lowest_rank", set<&SaveOptions::dedup_to_lowest_rank>},

@@ -203,14 +203,20 @@ class PythonManagedRun {
     ask([&] { return open.request_stop(); });
   }
 
-  nb::tuple begin(std::uint64_t step, const std::map<std::string, double>& metrics, nb::handle notes) {
-    const std::string text = to_utf8(notes);
-    const SaveStart start = call([&] { return run().begin(step, metrics, text); });
+  // `waited`: seconds, for the save before.
+  nb::tuple begin(std::uint64_t step, const std::map<std::string, double>& metrics, nb::handle notes, bool is_forced,
+                  double waited) {
+    const ManagedSave save{.metrics = metrics,
+                           .notes = to_utf8(notes),
+                           .is_forced = is_forced,
+                           .waited = std::chrono::duration<double>(waited)};
+    const SaveStart start = call([&] { return run().begin(step, save); });
     return nb::make_tuple(to_bytes(start.directory), to_str(start.notes));
   }
 
   // Also after close(): a save may end later than the manager.
   void began() { run_->began(); }
+  void dropped() { run_->dropped(); }
 
   // `reason`: None, or why the save has failed.
   void ended(const nb::object& reason) {
@@ -271,6 +277,7 @@ void bind_managed_run(nb::module_& module) {
       .def("request_stop", &PythonManagedRun::request_stop)
       .def("begin", &PythonManagedRun::begin)
       .def("began", &PythonManagedRun::began)
+      .def("dropped", &PythonManagedRun::dropped)
       .def("ended", &PythonManagedRun::ended, nb::arg().none())
       .def("steps", &PythonManagedRun::steps)
       .def("latest_step", &PythonManagedRun::latest_step)

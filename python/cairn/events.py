@@ -48,7 +48,7 @@ class Event(NamedTuple):
     directory: str  # of a conversion: the target
     rank: int
     ranks: int  # of the operation; 0: unknown, in a save under torch's driver
-    step: int | None  # the last number in the directory's name
+    step: int | None  # in the directory's name, as for :func:`cairn.latest`
     bytes: int  # staged, written, committed (with the metadata), loaded, verified or deleted, by this rank; else 0
     started: float  # the begin of the step that ends with the event, in seconds since 1970
     seconds: float  # of that step

@@ -46,7 +46,7 @@ class ListedCheckpoint(NamedTuple):
     """A checkpoint, or a safetensors model that Cairn has saved, below a root."""
 
     directory: str
-    step: int | None  # the last number in the directory's name
+    step: int | None  # in the directory's name, as for :func:`cairn.latest`
     state: Literal["complete", "incomplete", "unreadable"]  # incomplete: a data file is missing, or has a wrong size
     reason: str | None  # of a checkpoint that is not complete
     is_newest: bool  # the result of latest()
@@ -66,8 +66,9 @@ def latest(
 
     Cairn's checkpoints are ordered by the start of their job, then by the number of the save within the job.
     Overlapping saves, copies and changed file times do not affect the order. Checkpoints of stock torch record neither;
-    they are ordered by the time of their ``.metadata``, then by the last number in the directory's name. Between the
-    newest checkpoint of Cairn and the newest of stock torch, the later time of ``.metadata`` decides.
+    they are ordered by the time of their ``.metadata``, then by the step in the directory's name: the number after the
+    last "step" in the name, or else the last number. Between the newest checkpoint of Cairn and the newest of stock
+    torch, the later time of ``.metadata`` decides.
 
     If no directory holds a checkpoint of DCP, not even an unusable one, the result is the directory of the newest
     safetensors model that Cairn has saved, in the same order. Models of other programs do not count.

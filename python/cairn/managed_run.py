@@ -1,6 +1,7 @@
 """CheckpointManager: the checkpoints of a run. Saves when due, keeps by a rule, stops at a signal, resumes."""
 
 import atexit
+import contextlib
 import datetime
 import json
 import logging
@@ -12,7 +13,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +25,7 @@ import torch.distributed as dist
 from cairn import _engine
 from cairn._async import pending_saves
 from cairn._async.pending_saves import SaveFuture
-from cairn._calls.async_save import async_save
+from cairn._calls.async_save import save_of_run
 from cairn._calls.load import load
 from cairn._directory import existing_directory, real_path
 from cairn._ranks.checkpoint_exceptions import failures_of
@@ -32,7 +33,16 @@ from cairn._ranks.ranks import Ranks, reason_of
 from cairn._state.notes import notes_text
 from cairn._torch_names import modules
 from cairn._torch_names.torch_floor import AsyncCheckpointerType
-from cairn.errors import Corrupt, Error, InvalidArgument, NotFound, Replaced, Unsupported, UnusableDirectory
+from cairn.errors import (
+    Corrupt,
+    Error,
+    InvalidArgument,
+    NotFound,
+    Replaced,
+    Unavailable,
+    Unsupported,
+    UnusableDirectory,
+)
 from cairn.progress import Progress, show_progress
 from cairn.retention import retention_rule
 from cairn.warnings import DamageWarning
@@ -48,7 +58,8 @@ _WAIT_SLICE_SECONDS = 0.2
 class RunReport(NamedTuple):
     """What saving and failing have cost a run, in seconds, since its first start, as this rank sees it.
 
-    `elapsed` counts all time, also while no process ran. `calls`: the training waited in calls that save, of which
+    `elapsed` counts all time except from the last save of a process that has closed its manager to the start of the
+    next. `calls`: the training waited in calls that save, and in them for the end of the save before; of these seconds,
     `failed_saves` for saves that failed. `slower_steps`: steps beside a save in the background took so much longer than
     the mean of the other steps. `restarts`: from the last sign of life of a failed process to the first step of the
     next. `redone`: from the checkpoint to the failure, so training that was done again. `saves`, `failed`, `failures`:
@@ -70,15 +81,16 @@ class RunReport(NamedTuple):
 
 
 class _Warnings:
-    """Takes warnings of the engine's threads to the log, and those of a call to a list."""
+    """Takes warnings of the engine to the log, and those of damage that a call finds to a list."""
 
     def __init__(self) -> None:
         self._called: list[Error] | None = None
         self._caller = 0
 
     def __call__(self, error: Error) -> None:
-        if self._called is not None and threading.get_ident() == self._caller:
-            self._called.append(error)
+        called = self._called if threading.get_ident() == self._caller else None
+        if called is not None and isinstance(error, Corrupt):
+            called.append(error)
         else:
             _log.warning("%s", error)
 
@@ -109,19 +121,22 @@ class CheckpointManager:
     `interval_bounds`; `expected_between_failures` is the time between failures that is expected before the first), or a
     sequence of these; None: only saves with ``force=True`` and the save of a stop. `keep_last`, `keep_every`,
     `keep_best`, `newer_than`, `adopt`: as in :func:`cairn.prune`; without any, all checkpoints stay. Rank 0 removes the
-    others in a thread of low priority, after the next save is durable on all ranks. `name`: of a step's directory; the
-    step must be its last number. Checkpoints with other names in `root` count too, also those of
-    ``torch.distributed.checkpoint``.
+    others in a thread of low priority, after the next save is durable on all ranks. `name`: of a step's directory, with
+    the step as the number after the last "step" in the name, or as the last number. Checkpoints with other names in
+    `root` count too, also those of ``torch.distributed.checkpoint``. A pinned checkpoint in the directory of a step is
+    not replaced: the save of that step fails.
 
     `preemption_signals`: after one of them on any rank, all ranks save at the same step, and `preempted` is True. The
     handlers that were there before are called too. A second arrival of a signal takes the action from before: SIGTERM
-    then ends the process. `grace_seconds`: the save of a stop waits at most so long until it is durable.
+    then ends the process. `grace_seconds`: save() waits at most so long at a stop, for the save in flight and until the
+    save of the stop is durable.
 
     `failures_in_a_row`: a failed save is a warning on the log `cairn`, until so many have failed one after the other;
-    the next save then raises the error. `process`: a native process writes, and finishes its staged saves even if this
-    process is killed; False: threads of this process write. `wait_seconds`: a restart waits so long for saves in flight
-    of an earlier process. `agreement_seconds`: a rank that does not answer so long to an announced stop fails the next
-    step of all ranks. `progress`: rank 0 shows bars, as :func:`cairn.show_progress`, until the manager is closed.
+    the next save then raises the error. A save with ``force=True`` is tried once more. `process`: a native process
+    writes, and finishes its staged saves even if this process is killed; False: threads of this process write.
+    `wait_seconds`: a restart waits so long for saves in flight of an earlier process. `agreement_seconds`: a rank that
+    does not answer so long to an announced stop fails the next step of all ranks. `progress`: rank 0 shows bars, as
+    :func:`cairn.show_progress`, until the manager is closed.
 
     A root has one manager at a time. Raises Unavailable if a living process manages `root`: at once if it is on this
     host, at the first save if it is on another host. All ranks of `process_group` make the same calls in the same order
@@ -237,23 +252,33 @@ class CheckpointManager:
         only for a save. A metric that is not finite is left out, with a warning.
 
         Waits for the end of the save before. A failed save is counted (`failures_in_a_row`), and its future has the
-        error. Raises InvalidArgument and Unsupported at once if the state can't be saved. With the save of a stop, the
-        call returns when the save is durable, or after `grace_seconds`.
+        error. Raises InvalidArgument and Unsupported at once if the state can't be saved, and an exception of the
+        function `state` on all ranks. With the save of a stop, the call returns when the save is durable, or after
+        `grace_seconds`; if the save before has not ended then, the save of the stop fails.
         """
         step = _number_of(step)
         due = self._due(step)
         if due == _NO and not force:
             return None
+        begun = time.monotonic()
         is_stop = due == _STOP
         self._preempted = self._preempted or is_stop
-        grace_ends = time.monotonic() + self._grace
-        self._finish()
-        with self._ranks.all_fail_together("begin"):
-            place, text = self._run.begin(step, _numbers(metrics), notes_text(notes))
-            made, stored = _state_of(state), json.loads(text)
-        self._save = self._begin(os.fsdecode(place), made, stored)
-        if is_stop and not pending_saves.await_end(self._save, max(0.0, grace_ends - time.monotonic())):
-            _log.warning("the save of step %d is not durable within %s s; its writer goes on", step, self._grace)
+        if is_stop and not self._has_ended_everywhere(begun + self._grace):
+            return _failed_save(self._not_made(step))
+        if not is_stop:
+            self._finish()
+        with self._dropped_if_not_made():
+            with self._ranks.all_fail_together("begin"):
+                waited = time.monotonic() - begun
+                place, text = self._run.begin(step, _numbers(metrics), notes_text(notes), force, waited)
+            with self._ranks.all_fail_together("state"):  # by then no rank is missing in the function's collectives
+                made, stored = _state_of(state), json.loads(text)
+        try:
+            self._save = self._begin(os.fsdecode(place), made, stored)
+            if is_stop and not pending_saves.await_end(self._save, max(0.0, begun + self._grace - time.monotonic())):
+                _log.warning("the save of step %d is not durable within %s s; its writer goes on", step, self._grace)
+        finally:
+            self._run.began()
         return self._save
 
     def restore(self, state: dict[str, Any], **load_options: Any) -> int | None:
@@ -343,32 +368,49 @@ class CheckpointManager:
     def _begin(self, directory: str, state: dict[str, Any], notes: dict[str, Any]) -> SaveFuture:
         self._counted.clear()
         try:
-            future = async_save(
-                state, checkpoint_id=directory, async_checkpointer_type=self._kind, notes=notes, **self._call
-            )
+            future = save_of_run(state, directory, self._kind, notes=notes, **self._call)
         except BaseException as error:
-            self._run.began()
             self._run.ended(reason_of(error))
             self._counted.set()
             if not isinstance(error, Exception) or _is_lasting(error):
                 raise
-            failed = SaveFuture(lambda: Progress("ended", 0, 0))
-            failed.set_exception(error)
-            failed.exception()  # the engine's warning reports it
-            return failed
-        self._run.began()
+            return _failed_save(error)
         Future.add_done_callback(future, _Count(self._run, self._counted))
-        assert isinstance(future, SaveFuture)
         return future
 
-    def _finish(self) -> None:
-        """Waits until the last save has ended and is counted."""
+    def _finish(self, until: float = math.inf) -> bool:
+        """Waits until the last save has ended and is counted. False if the save has not ended at `until`, by the
+        monotonic clock."""
         if self._save is None:
-            return
-        pending_saves.await_end(self._save)
+            return True
+        if not pending_saves.await_end(self._save, max(0.0, until - time.monotonic())):
+            return False
         while not self._counted.wait(_WAIT_SLICE_SECONDS):
             pass
         self._save.exception()  # reported by the count
+        return True
+
+    def _has_ended_everywhere(self, until: float) -> bool:
+        """As _finish(), of the last save of all ranks, with one result on all."""
+        (has_ended,) = self._ranks.smallest([int(self._finish(until))])
+        return bool(has_ended)
+
+    def _not_made(self, step: int) -> Error:
+        error = Unavailable(
+            f"the save before the stop has not ended within the grace of {self._grace} s on all ranks: the save of "
+            f"step {step} is not made, and the writer goes on with the save before"
+        )
+        _log.warning("%s", error)
+        return error
+
+    @contextlib.contextmanager
+    def _dropped_if_not_made(self) -> Iterator[None]:
+        """Wraps the work between the engine's begin() and the save."""
+        try:
+            yield
+        except BaseException:
+            self._run.dropped()
+            raise
 
 
 class _Count:
@@ -386,6 +428,14 @@ class _Count:
             self._counted.set()
 
 
+def _failed_save(error: Exception) -> SaveFuture:
+    """Returns the future of a save that has failed within its call. A warning has reported the error."""
+    failed = SaveFuture(lambda: Progress("ended", 0, 0))
+    failed.set_exception(error)
+    failed.exception()
+    return failed
+
+
 def _close_quietly(run: "_engine.ManagedRun") -> None:
     try:
         run.close()
@@ -397,8 +447,13 @@ def _is_damage(error: Exception) -> bool:
     """Whether each rank that failed has found damage, and no rank another fault."""
     if not isinstance(error, Error):
         return False
-    failures = [failure for failure, *_ in failures_of(error).values()] or [error]
-    return all(isinstance(failure, _DAMAGE) for failure in failures)
+    return all(isinstance(failure, _DAMAGE) for failure in _failures_in(error))
+
+
+def _failures_in(error: Exception) -> list[BaseException]:
+    """Returns the exception of each rank that has failed; of a process alone `error` itself."""
+    failures = getattr(error, "failures", None) or (failures_of(error) if isinstance(error, Error) else {})
+    return [failure for failure, *_ in failures.values()] or [error]
 
 
 def _ranks_of(process_group: Any, no_dist: bool) -> Ranks:
@@ -437,7 +492,10 @@ def _state_of(state: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> dic
 def _is_lasting(error: Exception) -> bool:
     """Whether every later save would fail too. A directory that the system refuses may be of a file system that is
     read-only for a while."""
-    return isinstance(error, (InvalidArgument, Unsupported)) and not isinstance(error, UnusableDirectory)
+    return any(
+        isinstance(failure, (InvalidArgument, Unsupported)) and not isinstance(failure, UnusableDirectory)
+        for failure in _failures_in(error)
+    )
 
 
 def _numbers(metrics: Mapping[str, SupportsFloat] | None) -> dict[str, float]:
@@ -467,14 +525,14 @@ def _schedule_of(
     for part in parts:
         if part == "auto":
             automatic = True
-        elif isinstance(part, datetime.timedelta) and part.total_seconds() > 0:
+        elif isinstance(part, datetime.timedelta) and part.total_seconds() > 0 and seconds is None:
             seconds = part.total_seconds()
-        elif isinstance(part, int) and not isinstance(part, bool) and part > 0:
+        elif isinstance(part, int) and not isinstance(part, bool) and part > 0 and steps is None:
             steps = part
         else:
             raise InvalidArgument(
-                "save_every has a part that is no interval",
-                expected="a positive number of steps, a positive timedelta, or 'auto'",
+                "save_every has a part that is no interval, or a second one of its kind",
+                expected="a positive number of steps, a positive timedelta, or 'auto', each at most once",
                 actual=repr(part),
             )
     least, most = bounds

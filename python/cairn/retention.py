@@ -24,7 +24,7 @@ class RemovedCheckpoint(NamedTuple):
     """A checkpoint whose files were removed."""
 
     directory: str
-    step: int | None  # the last number in the directory's name
+    step: int | None  # in the directory's name, as for :func:`cairn.latest`
     save_id: str | None  # None for a checkpoint of stock torch
     files: int
     bytes: int  # of the files
@@ -37,7 +37,7 @@ class KeptCheckpoint(NamedTuple):
     """A checkpoint that :func:`prune` has kept, and the reason."""
 
     directory: str
-    step: int | None  # the last number in the directory's name
+    step: int | None  # in the directory's name, as for :func:`cairn.latest`
     reason: str  # "newest", "last 3", "pinned", "of stock torch"
 
 
@@ -73,8 +73,8 @@ def prune(
     The parts of the rule, of which at least one is needed:
 
     - ``keep_last=3``: the newest three that are good, in the order of :func:`latest`.
-    - ``keep_every=1000``: each whose step, the last number in the directory's name, is a multiple of 1000. With a
-      timedelta, from the oldest on, each that is at least so much later than the one kept before it.
+    - ``keep_every=1000``: each whose step is a multiple of 1000. With a timedelta, from the oldest on, each good one
+      that is at least so much later than the one kept before it.
     - ``keep_best=("loss", "min", 3)``, or a list of such tuples: the three with the smallest metric ``loss``; without a
       number, one. A checkpoint without the metric is never among the best.
     - ``newer_than=timedelta(days=7)``, or a number of seconds: each that is at most so old, by the clock of this host.

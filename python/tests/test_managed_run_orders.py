@@ -1,10 +1,13 @@
 """CheckpointManager in programs that call in unusual orders, pass other arguments, or lose access to their storage."""
 
+import datetime
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +22,10 @@ import torch.distributed as dist
 from ranks import Gang
 
 import cairn
+from cairn import managed_run
+from cairn._async.async_saver import DefaultSavers
+from cairn._process import part
+from cairn._ranks.checkpoint_exceptions import failure_of, with_failures
 
 
 def state_of(step: int) -> dict[str, Any]:
@@ -197,6 +204,58 @@ def test_the_save_of_a_stop_is_tried_after_failures(tmp_path: Path) -> None:
         assert manager.steps() == [2]
 
 
+def fail() -> dict[str, Any]:
+    raise KeyError("no state here")
+
+
+def test_a_save_by_the_clock_is_due_again_after_a_failed_state(tmp_path: Path) -> None:
+    with cairn.CheckpointManager(tmp_path, save_every=datetime.timedelta(seconds=0.1)) as manager:
+        time.sleep(0.2)
+        with pytest.raises(KeyError, match="no state here"):
+            manager.save(1, fail)
+        assert manager.save(2, state_of(2)) is not None
+        manager.wait()
+        assert (manager.steps(), manager.report().failed) == ([2], 0)
+
+
+def test_an_empty_lease_file_locks_no_root(tmp_path: Path) -> None:
+    """A process died between the creation of the file and its content."""
+    (tmp_path / ".cairn-manager").touch()
+    with cairn.CheckpointManager(tmp_path) as manager:
+        assert manager.restore(state_of(0)) is None
+
+
+def test_a_nameless_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    fill(tmp_path, 1, 2)
+    (tmp_path / "step-2").rename(tmp_path / "last.ckpt")
+    with cairn.CheckpointManager(tmp_path) as manager, pytest.warns(cairn.DamageWarning, match="has no step"):
+        assert manager.restore(state_of(0)) == 1
+
+
+def test_a_pinned_checkpoint_is_not_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fill(tmp_path, 1, 2)
+    cairn.pin(tmp_path / "step-2", "of the paper")
+    with cairn.CheckpointManager(tmp_path, save_every=1) as manager:
+        future = manager.save(2, state_of(7))
+        assert future is not None
+        assert isinstance(future.exception(), cairn.Unavailable)
+        assert manager.save(3, state_of(3)) is not None
+        state = state_of(0)
+        cairn.load(state, checkpoint_id=tmp_path / "step-2")
+        assert state["step"] == 2
+    assert "pinned: of the paper" in caplog.text
+
+
+def test_damage_is_judged_by_all_ranks() -> None:
+    def error_of(*failures: Exception) -> Exception:
+        return with_failures(cairn.Corrupt("a byte"), dict(enumerate(map(failure_of, failures))))
+
+    assert managed_run._is_damage(error_of(cairn.Corrupt("a byte"), cairn.NotFound("a file")))
+    assert not managed_run._is_damage(error_of(cairn.Corrupt("a byte"), cairn.MissingKey("a key")))
+    assert not managed_run._is_lasting(error_of(RuntimeError("a collective"), cairn.Unavailable("a disk")))
+    assert managed_run._is_lasting(error_of(RuntimeError("a collective"), cairn.Unsupported("a type")))
+
+
 def test_threads_ask_while_the_training_waits(tmp_path: Path) -> None:
     """A listing in another thread does not take the interruption of a wait."""
     ends = threading.Event()
@@ -342,3 +401,89 @@ def restore_twice(root: str) -> list[int | None]:
 
 def test_a_missing_key_of_one_rank_fails_all_and_changes_nothing(two: Gang, tmp_path: Path) -> None:
     assert two.run(restore_twice, str(tmp_path)) == [[2, 2], [2, 2]]
+
+
+def lose_the_lease(root: str) -> list[int]:
+    """Rank 0 alone can't begin. The state needs a collective of all ranks."""
+
+    def make() -> dict[str, Any]:
+        dist.barrier()
+        return state_of(2)
+
+    with cairn.CheckpointManager(root, save_every=1) as manager:
+        manager.save(1, state_of(1))
+        manager.wait()
+        if dist.get_rank() == 0:
+            Path(root, ".cairn-manager").unlink()
+        dist.barrier()
+        with pytest.raises(cairn.Unavailable, match="manages the directory no longer"):
+            manager.save(2, make)
+        return manager.steps()
+
+
+def test_a_rank_that_can_not_begin_fails_all(two: Gang, tmp_path: Path) -> None:
+    assert two.run(lose_the_lease, str(tmp_path)) == [[1], [1]]
+
+
+class Faulty:
+    """A Stateful whose state is not there on rank 1."""
+
+    def state_dict(self) -> dict[str, Any]:
+        if dist.get_rank() == 1:
+            raise RuntimeError("out of memory for the state")
+        return {"weight": torch.ones(3)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def save_a_faulty_state(root: str) -> list[int]:
+    with cairn.CheckpointManager(root, save_every=1) as manager:
+        future = manager.save(1, {"faulty": Faulty()})
+        assert future is not None
+        assert "out of memory for the state" in str(future.exception())
+        assert manager.save(2, state_of(2)) is not None
+        manager.wait()
+        assert manager.report().failed == 1
+        return manager.steps()
+
+
+def test_a_stateful_that_fails_on_one_rank_is_a_failed_save(two: Gang, tmp_path: Path) -> None:
+    assert two.run(save_a_faulty_state, str(tmp_path)) == [[2], [2]]
+
+
+def stop_beside_a_save_that_hangs(root: str) -> tuple[int, str, bool, list[int]]:
+    rank = dist.get_rank()
+    large = {f"weight-{rank}": torch.ones(30_000_000)}
+    with cairn.CheckpointManager(root, preemption_signals=(), grace_seconds=1.0) as manager:
+        manager.save(1, {f"weight-{rank}": torch.ones(3)}, force=True)
+        manager.wait()
+        writer = part(DefaultSavers).by_process[True].writer_pid
+        assert writer is not None
+        saved = manager.save(2, large, force=True)
+        if rank == 1:
+            os.kill(writer, signal.SIGSTOP)
+        assert saved is not None
+        step = 3
+        try:
+            manager.preempt()
+            began = time.monotonic()
+            while not manager.preempted:
+                stopped = manager.save(step, large)
+                step += 1
+            assert time.monotonic() - began < 60
+            assert stopped is not None
+            error = stopped.exception()
+            was_done = saved.done()
+        finally:
+            if rank == 1:
+                os.kill(writer, signal.SIGCONT)
+        manager.close()
+        return step, str(error), was_done, manager.steps()
+
+
+def test_a_stop_ends_beside_a_save_that_hangs(two: Gang, tmp_path: Path) -> None:
+    first, second = two.run(stop_beside_a_save_that_hangs, str(tmp_path))
+    assert first[0] == second[0]
+    assert "has not ended within the grace of 1.0 s on all ranks" in first[1]
+    assert "has not ended within the grace of 1.0 s on all ranks" in second[1]
+    assert (first[2], first[3], second[3]) == (False, [1, 2], [1, 2])

@@ -20,17 +20,18 @@ bool has_save_in_flight(const std::filesystem::path& directory) {
 
 }  // namespace
 
-Result<void> wait_for_saves(const std::filesystem::path& root, std::chrono::milliseconds wait_max,
+Result<bool> wait_for_saves(const std::filesystem::path& root, std::chrono::milliseconds wait_max,
                             const std::function<bool()>& interrupted) {
+  if (wait_max <= std::chrono::milliseconds(0)) return true;
   const auto start = std::chrono::steady_clock::now();
-  for (storage::Backoff backoff; std::chrono::steady_clock::now() - start < wait_max; backoff.pause()) {
+  for (storage::Backoff backoff;; backoff.pause()) {
     if (interrupted && interrupted()) {
       return Error(ErrorCode::kCancelled, "interrupted while waiting for saves in flight");
     }
     CAIRN_TRY_ASSIGN(const std::optional<CheckpointDirectories> directories, checkpoint_directories(root));
-    if (!directories || std::none_of(directories->begin(), directories->end(), has_save_in_flight)) break;
+    if (!directories || std::none_of(directories->begin(), directories->end(), has_save_in_flight)) return true;
+    if (std::chrono::steady_clock::now() - start >= wait_max) return false;
   }
-  return {};
 }
 
 }  // namespace cairn::checkpointer

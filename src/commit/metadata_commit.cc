@@ -22,6 +22,7 @@
 #include "commit/leftovers.h"
 #include "commit/metadata_in_place.h"
 #include "commit/model/model_files.h"
+#include "commit/pin.h"
 #include "commit/rank_note.h"
 #include "format/safetensors/index.h"
 
@@ -148,9 +149,16 @@ class MetadataCommit final : public CommitStrategy {
   }
 
   Result<void> check_overwrite(const MetadataInPlace& now) const {
-    if (!now.present || options_.overwrite) return {};
-    // DCP's wording, which callers match.
-    return Error(ErrorCode::kInvalidArgument, "Checkpoint already exists and overwrite=False").file(metadata_name_);
+    if (!now.present) return {};
+    if (!options_.overwrite) {  // DCP's wording, which callers match
+      return Error(ErrorCode::kInvalidArgument, "Checkpoint already exists and overwrite=False").file(metadata_name_);
+    }
+    if (options_.overwrite_pinned || options_.alone_as_rank) return {};
+    CAIRN_TRY_ASSIGN(const std::optional<std::string> pin, note_of_pin(storage_));
+    if (!pin) return {};
+    return Error(ErrorCode::kUnavailable, "the checkpoint in the directory is " + text_of_pin(*pin) +
+                                              ": unpin it (`cairn unpin`), or move the directory")
+        .file(std::string(kPinName));
   }
 
   Result<void> check_not_superseded(const MetadataInPlace& now) const {

@@ -19,6 +19,8 @@ struct ClaimOptions {
   // ranks. `names_taken` must be set if the rank has more than one file.
   std::optional<std::uint32_t> alone_as_rank = {};
   bool names_taken = false;  // DCP's names are not free: for example another rank has files in its own directory
+  // false: a pinned checkpoint is an error (kUnavailable). Not used by a rank that saves alone.
+  bool overwrite_pinned = true;
   // Whether a safetensors model may be in the directory. torch allows it: Cairn then opens the checkpoint, and programs
   // that read models open the model. false: a model is an error (kInvalidArgument).
   bool beside_a_model = true;

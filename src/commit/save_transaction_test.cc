@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "commit/leftovers.h"
+#include "commit/pin.h"
 #include "commit/testing/dead_lease.h"
 #include "commit/testing/one_save.h"
 #include "core/checksum.h"
@@ -125,6 +126,24 @@ TEST(Commit, RefusesAConcurrentOverwrite) {
   auto second = claim_checkpoint(disk, save_number(2), {.overwrite = false}).value();
   ASSERT_TRUE(first->commit("pickle", {}, Durability::kDurable));
   EXPECT_EQ(second->commit("pickle", {}, Durability::kDurable).error().code(), ErrorCode::kInvalidArgument);
+}
+
+// A pin may come before the claim, and between claim and commit.
+TEST(Commit, APinRefusesAnOverwrite) {
+  ModelStorage disk;
+  commit_one(disk, save_number(1));
+  OneSave late(disk, save_number(2), {.overwrite_pinned = false});
+  ASSERT_TRUE(pin(disk, "of the paper"));
+  const auto claimed = claim_checkpoint(disk, save_number(3), {.overwrite_pinned = false});
+  ASSERT_FALSE(claimed);
+  EXPECT_EQ(claimed.error().code(), ErrorCode::kUnavailable);
+  EXPECT_EQ(claimed.error().file(), ".cairn-pinned");
+  ASSERT_TRUE(late.publish());
+  EXPECT_EQ(late.commit().error().code(), ErrorCode::kUnavailable);
+  late.withdraw();
+  EXPECT_EQ(read_metadata_in_place(disk).value().record->save_id, save_number(1).save_id);
+  commit_one(disk, save_number(4));
+  EXPECT_EQ(read_metadata_in_place(disk).value().record->save_id, save_number(4).save_id) << "by default";
 }
 
 TEST(Commit, AWithdrawnSaveLeavesNothing) {

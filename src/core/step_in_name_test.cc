@@ -11,6 +11,18 @@ TEST(StepInName, TakesTheLastNumber) {
   EXPECT_EQ(step_in_name("120"), 120u);
 }
 
+TEST(StepInName, TakesTheNumberAfterStep) {
+  EXPECT_EQ(step_in_name("epoch=3-step=1200-v1.ckpt"), 1200u);
+  EXPECT_EQ(step_in_name("step-7-of-job-12"), 7u);
+  EXPECT_EQ(step_in_name("global_step100_2"), 100u);
+  EXPECT_EQ(step_in_name("Step 5, rank 3"), 5u);
+  EXPECT_EQ(step_in_name("step-3-step-4-final2"), 4u);
+  EXPECT_EQ(step_in_name("steps-100"), 100u);
+  EXPECT_EQ(step_in_name("step--100"), 100u);
+  EXPECT_EQ(step_in_name("100-step"), 100u);
+  EXPECT_EQ(step_in_name("step-1000000000000000000-2"), std::nullopt);
+}
+
 TEST(StepInName, NoNumberOrOneThatIsTooLarge) {
   EXPECT_EQ(step_in_name("runs/7/latest"), std::nullopt);
   EXPECT_EQ(step_in_name(""), std::nullopt);

@@ -90,7 +90,7 @@ Operation Operation::begin_heard(EventOperation kind, const OperationPlace& plac
   event.directory = place.directory;
   event.rank = place.rank;
   event.rank_count = place.rank_count;
-  event.step = last_number_of(last_name(place.directory));
+  event.step = step_of_name(last_name(place.directory));
   event.process_id = operation.state_->process_id;
   event.started = operation.state_->clock.started();
   if (kind == EventOperation::kRemove) {

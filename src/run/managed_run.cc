@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <cmath>
 #include <mutex>
 #include <system_error>
@@ -48,7 +49,7 @@ Result<void> check_name(const std::string& pattern) {
     const bool is_one_name = !name.empty() && name.find('/') == std::string::npos && !name.starts_with(".cairn-");
     if (is_one_name && step_in_name(name) == step) continue;
     return Error(ErrorCode::kInvalidArgument, "'" + pattern + "' is no name for the steps' directories")
-        .expected("a name without '/' whose last number is the step, such as 'step-{step}'")
+        .expected("a name without '/' whose number is the step, such as 'step-{step}'")
         .actual("'" + name + "' for step " + std::to_string(step));
   }
   return {};
@@ -88,6 +89,12 @@ std::vector<std::string> parted(const std::string& text) {
   return parts;
 }
 
+std::optional<double> seconds_in(const std::string& text) {
+  double seconds = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  return read.ec == std::errc() ? std::optional(seconds) : std::nullopt;
+}
+
 }  // namespace
 
 struct ManagedRun::Impl {
@@ -104,6 +111,7 @@ struct ManagedRun::Impl {
   Result<std::string> take(std::vector<std::string> all);
   Result<std::string> choose(const std::optional<Error>& fault);
   Error too_many_failures();
+  void note_failure();
 
   bool is_of_a_fork() const { return getpid() != process; }
 
@@ -120,7 +128,10 @@ struct ManagedRun::Impl {
   std::optional<run::RestoreOrder> restore_order;   // of rank 0
   fs::path chosen;
   std::string chosen_notes;
+  std::optional<double> last_sign;  // of a failed process before this one, as rank 0 knows it
+  bool has_noted_failure = false;
   bool has_resumed = false;
+  bool is_save_requested = false;  // of rank 0: due by the clock, and not yet agreed on
   std::optional<std::pair<std::uint64_t, Due>> last_due;
   std::uint64_t ends_of_steps = 0;  // crossed. Steps of a caller may descend: a restore goes back
   std::atomic<bool> is_stopping{false};
@@ -184,20 +195,30 @@ Result<std::unique_ptr<ManagedRun>> ManagedRun::open(const fs::path& root, Manag
   return managed;
 }
 
-// At rank 0: the directory, its notes, and the warnings.
+// At rank 0: the last sign of a failed process, the directory, its notes, and the warnings. Without a checkpoint the
+// first alone.
 Result<std::string> ManagedRun::Impl::choose(const std::optional<Error>& fault) {
   if (fault && restore_order) {
     restore_order->pass_over(*fault);
   } else {
     restore_order.reset();
-    CAIRN_TRY(checkpointer::wait_for_saves(root, options.wait_for_saves, options.interrupted));
+    CAIRN_TRY_ASSIGN(const bool have_ended,
+                     checkpointer::wait_for_saves(root, options.wait_for_saves, options.interrupted));
+    if (!have_ended) {
+      warn(Error(ErrorCode::kUnavailable, "a save of an earlier process has not ended within " +
+                                              std::to_string(options.wait_for_saves.count()) +
+                                              " ms: if it commits later, the run has resumed from an older checkpoint")
+               .file(root.string()));
+    }
     CAIRN_TRY_ASSIGN(restore_order, run::RestoreOrder::of(root));
   }
   CAIRN_TRY_ASSIGN(const std::optional<fs::path> directory, restore_order->next());
-  if (!directory) return std::string();
+  const auto sign = lease != nullptr ? lease->last_sign_before() : std::nullopt;
+  const std::string sign_text = sign ? fmt::format("{}", *sign) : std::string();
+  if (!directory) return joined({sign_text});
   std::string notes;
   if (Result<std::string> read = run::notes_in(*directory)) notes = *std::move(read);
-  std::vector<std::string> parts = {directory->string(), notes};
+  std::vector<std::string> parts = {sign_text, directory->string(), notes};
   for (const Error& warning : restore_order->take_warnings()) {
     parts.push_back(std::string(warning.what()) + ": '" + directory->string() + "' takes its place");
   }
@@ -210,19 +231,30 @@ Result<std::optional<fs::path>> ManagedRun::next_checkpoint(const std::optional<
   if (impl_->ranks.is_coordinator()) mine = impl_->ranks.attempt([&] { return impl_->choose(fault); });
   CAIRN_TRY_ASSIGN(const std::string answer, impl_->ranks.broadcast(std::move(mine)));
   const std::vector<std::string> parts = parted(answer);
-  if (parts.size() < 2) return std::optional<fs::path>();
-  impl_->chosen = parts[0];
-  impl_->chosen_notes = parts[1];
-  for (std::size_t i = 2; i < parts.size(); ++i) impl_->warn(Error(ErrorCode::kCorrupt, parts[i]));
+  if (parts.empty()) return Error(ErrorCode::kInternal, "rank 0 has sent no answer");
+  impl_->last_sign = seconds_in(parts[0]);
+  if (parts.size() < 3) {
+    impl_->note_failure();
+    return std::optional<fs::path>();
+  }
+  impl_->chosen = parts[1];
+  impl_->chosen_notes = parts[2];
+  for (std::size_t i = 3; i < parts.size(); ++i) impl_->warn(Error(ErrorCode::kCorrupt, parts[i]));
   return std::optional(impl_->chosen);
+}
+
+// Rank 0 may learn late that a process of another host has died.
+void ManagedRun::Impl::note_failure() {
+  if (!last_sign && lease != nullptr) last_sign = lease->last_sign_before();
+  if (last_sign && !std::exchange(has_noted_failure, true)) account.fail(*last_sign);
 }
 
 std::uint64_t ManagedRun::resumed() {
   impl_->restore_order.reset();
   impl_->last_due.reset();
   if (!std::exchange(impl_->has_resumed, true)) {  // a later restore goes back within this process
-    const auto last_sign = impl_->lease != nullptr ? impl_->lease->last_sign_before() : std::nullopt;
-    impl_->account.resume(impl_->chosen_notes, last_sign);
+    impl_->account.resume(impl_->chosen_notes);
+    impl_->note_failure();
   }
   return step_in_name(impl_->chosen).value_or(0);
 }
@@ -235,10 +267,15 @@ Result<Due> ManagedRun::due(std::uint64_t step) {
         .expected("a step of at most " + std::to_string(kStepInNameMax))
         .actual(std::to_string(step));
   }
-  if (impl_->ranks.is_coordinator() && impl_->clock.is_due()) impl_->agreement->request(run::kSaveRequest);
+  // The step of the request comes later: until then the clock says the same again.
+  if (impl_->ranks.is_coordinator() && !impl_->is_save_requested && impl_->clock.is_due()) {
+    impl_->is_save_requested = true;
+    impl_->agreement->request(run::kSaveRequest);
+  }
   const std::uint64_t end = impl_->ends_of_steps + 1;
   CAIRN_TRY_ASSIGN(const run::Requests requests, impl_->agreement->cross(end, impl_->options.interrupted));
   impl_->ends_of_steps = end;
+  if ((requests & run::kSaveRequest) != 0) impl_->is_save_requested = false;
   impl_->account.step(seconds_since_1970());
   const auto& every = impl_->options.schedule.every_steps;
   Due due = (requests & run::kSaveRequest) != 0 || (every && step % *every == 0) ? Due::kSave : Due::kNo;
@@ -263,23 +300,24 @@ Result<void> ManagedRun::request_stop() {
 bool ManagedRun::is_stopping() const { return impl_->is_stopping; }
 
 Error ManagedRun::Impl::too_many_failures() {
-  failures = 0;
+  const std::uint32_t count = std::exchange(failures, 0);
   return std::move(*last_failure)
-      .while_doing("saving the checkpoints of a run: " + std::to_string(options.failures_in_a_row) +
+      .while_doing("saving the checkpoints of a run: " + std::to_string(count) +
                    " saves in a row have failed, this is the last");
 }
 
-Result<SaveStart> ManagedRun::begin(std::uint64_t step, const std::map<std::string, double>& metrics,
-                                    const std::string& notes) {
+Result<SaveStart> ManagedRun::begin(std::uint64_t step, const ManagedSave& save) {
   {
     const std::lock_guard lock(impl_->mutex);
     const bool is_last = impl_->is_stopping;  // no later save could still succeed
-    if (impl_->failures >= impl_->options.failures_in_a_row && !is_last) return impl_->too_many_failures();
+    const std::uint64_t failures_max = std::uint64_t{impl_->options.failures_in_a_row} + (save.is_forced ? 1 : 0);
+    if (impl_->failures >= failures_max && !is_last) return impl_->too_many_failures();
   }
   if (impl_->lease != nullptr) CAIRN_TRY(impl_->lease->confirm());
+  impl_->note_failure();
   const double now = seconds_since_1970();
   std::map<std::string, double> finite;
-  for (const auto& [name, value] : metrics) {
+  for (const auto& [name, value] : save.metrics) {
     if (std::isfinite(value)) {
       finite.emplace(name, value);
     } else {
@@ -287,17 +325,27 @@ Result<SaveStart> ManagedRun::begin(std::uint64_t step, const std::map<std::stri
                                                          " is no finite number, and is left out"));
     }
   }
-  CAIRN_TRY_ASSIGN(std::string text, run::notes_of_save(notes, finite, impl_->account.text(now)));
-  impl_->account.save_begins(now);
+  CAIRN_TRY_ASSIGN(std::string text, run::notes_of_save(save.notes, finite, impl_->account.text(now)));
+  impl_->account.save_begins(now, save.waited.count());
   impl_->clock.save_begins();
   return SaveStart{directory_of(step), std::move(text)};
 }
 
-void ManagedRun::began() { impl_->account.save_returns(seconds_since_1970()); }
+// A save may end before its call returns. The costs of both are known after the later of the two.
+void ManagedRun::began() {
+  impl_->account.save_returns(seconds_since_1970());
+  impl_->clock.learn(impl_->account.costs(), impl_->account.report(seconds_since_1970()));
+}
+
+void ManagedRun::dropped() {
+  impl_->account.save_drops(seconds_since_1970());
+  impl_->clock.save_drops();
+}
 
 void ManagedRun::ended(const std::optional<Error>& fault) {
   impl_->account.save_ends(!fault, seconds_since_1970());
-  impl_->clock.save_ends(impl_->account.costs(), impl_->account.report(seconds_since_1970()));
+  impl_->clock.save_ends();
+  impl_->clock.learn(impl_->account.costs(), impl_->account.report(seconds_since_1970()));
   {
     const std::lock_guard lock(impl_->mutex);
     impl_->failures = fault ? impl_->failures + 1 : 0;

@@ -1,7 +1,8 @@
 // A save:
 //
 // 1. The ranks learn whether a save is due (ManagedRun::due). The save before must have ended: all ranks know its
-//    outcome, and all or none find too many failures.
+//    outcome, and all or none find too many failures. At a stop the wait for it ends with the grace: the rank takes
+//    part in the save of the stop with that reason, which fails on all ranks.
 // 2. A rank that can't begin takes part in the save with its reason: all ranks fail.
 // 3. The background save begins. A failure that only the storage or a rank causes is counted, and the training goes on;
 //    a failure that every later save would have too (a wrong argument) fails the call.
@@ -51,13 +52,18 @@ bool is_lasting(const Error& error) {
 struct CheckpointManager::Impl {
   explicit Impl(CheckpointManagerOptions given) : options(std::move(given)), checkpointer(options.checkpointer) {}
 
-  // Ends when the save before has ended, and is counted.
-  void finish() {
+  using Clock = std::chrono::steady_clock;
+
+  // Whether the save before has ended, and is counted. Without `end` waits for it.
+  bool finish(std::optional<Clock::time_point> end = std::nullopt) {
+    if (end && last && last->write.wait_until(*end) != std::future_status::ready) return false;
     if (follower.joinable()) follower.join();
+    return true;
   }
+  AsyncSave leave_stop();
   Result<void> follow(const AsyncSave& save);
-  Result<AsyncSave> begin(std::uint64_t step, const StateDict& state, const std::map<std::string, double>& metrics);
-  void await_stop(std::chrono::steady_clock::time_point end);
+  Result<AsyncSave> begin(std::uint64_t step, const StateDict& state, const ManagedSave& managed);
+  void await_stop(Clock::time_point end);
 
   const pid_t process = getpid();
   CheckpointManagerOptions options;
@@ -89,6 +95,8 @@ Result<CheckpointManager> CheckpointManager::open(const fs::path& root, Checkpoi
   }
   options.checkpointer.overlap = true;  // save() itself waits; a failed save must not fail the next one too
   options.save.save.collectives = options.run.collectives;
+  options.save.save.overwrite_pinned =
+      false;  // an automatic name may meet a checkpoint of an earlier course of the run
   options.load.collectives = options.run.collectives;
   auto impl = std::make_unique<Impl>(std::move(options));
   CAIRN_TRY_ASSIGN(impl->run, ManagedRun::open(root, impl->options.run));
@@ -110,18 +118,33 @@ Result<std::optional<AsyncSave>> CheckpointManager::save(std::uint64_t step, con
                                                          const std::map<std::string, double>& metrics, bool force) {
   CAIRN_TRY_ASSIGN(const Due due, impl_->run->due(step));  // (1)
   if (due == Due::kNo && !force) return std::optional<AsyncSave>();
-  impl_->is_preempted = impl_->is_preempted || due == Due::kStop;
-  const auto grace_ends = std::chrono::steady_clock::now() + impl_->options.grace;
-  impl_->finish();
-  CAIRN_TRY_ASSIGN(AsyncSave save, impl_->begin(step, state, metrics));
+  const bool is_stop = due == Due::kStop;
+  impl_->is_preempted = impl_->is_preempted || is_stop;
+  const auto begun = Impl::Clock::now();
+  const auto grace_ends = begun + impl_->options.grace;
+  if (!impl_->finish(is_stop ? std::optional(grace_ends) : std::nullopt)) return std::optional(impl_->leave_stop());
+  const ManagedSave managed{.metrics = metrics, .is_forced = force, .waited = Impl::Clock::now() - begun};
+  CAIRN_TRY_ASSIGN(AsyncSave save, impl_->begin(step, state, managed));
   impl_->last = save;
-  if (due == Due::kStop) impl_->await_stop(grace_ends);  // (5)
+  if (is_stop) impl_->await_stop(grace_ends);  // (5)
+  impl_->run->began();
   return std::optional(std::move(save));
 }
 
+// A rank that fails at the stop as the save before has not ended.
+AsyncSave CheckpointManager::Impl::leave_stop() {
+  Error error(ErrorCode::kUnavailable, "the save before the stop has not ended within the grace of " +
+                                           std::to_string(options.grace.count()) +
+                                           " ms, and the save of the stop is not made; a writer process goes on with "
+                                           "the save before");
+  if (options.run.warn) options.run.warn(error);
+  if (options.save.save.collectives != nullptr) (void)checkpointer.abandon_save(error, options.save);
+  return failed_save(error);
+}
+
 Result<AsyncSave> CheckpointManager::Impl::begin(std::uint64_t step, const StateDict& state,
-                                                 const std::map<std::string, double>& metrics) {
-  Result<SaveStart> start = run->begin(step, metrics);
+                                                 const ManagedSave& managed) {
+  Result<SaveStart> start = run->begin(step, managed);
   if (!start) {  // (2)
     if (options.save.save.collectives == nullptr) return std::move(start).error();
     return checkpointer.abandon_save(start.error(), options.save);
@@ -129,8 +152,8 @@ Result<AsyncSave> CheckpointManager::Impl::begin(std::uint64_t step, const State
   AsyncSaveOptions save_options = options.save;
   save_options.save.notes = start->notes;
   Result<AsyncSave> save = checkpointer.save(start->directory, state, save_options);  // (3)
-  run->began();
   if (!save) {
+    run->began();
     run->ended(save.error());
     if (is_lasting(save.error())) return save;
     return failed_save(save.error());

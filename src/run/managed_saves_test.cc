@@ -15,7 +15,10 @@
 #include <thread>
 #include <vector>
 
+#include "commit/lease.h"
 #include "coordination/testing/as_ranks.h"
+#include "run/run_listing.h"
+#include "storage/open_directory.h"
 #include "storage/testing/scratch_directory.h"
 
 namespace cairn {
@@ -169,6 +172,81 @@ TEST_F(ManagedSaves, LostMetadataIsDamage) {
   EXPECT_EQ(manager.restore(state.dict()).value(), std::nullopt);
 }
 
+TEST_F(ManagedSaves, ANamelessOneIsPassedOver) {
+  save_steps(4, options());
+  fs::rename(root_ / "step-4", root_ / "last.ckpt");
+  auto manager = CheckpointManager::open(root_, options()).value();
+  State state(0, 0);
+  EXPECT_EQ(manager.restore(state.dict()).value(), 2U);
+  ASSERT_EQ(warnings_.size(), 1U);
+  EXPECT_NE(warnings_[0].find("last.ckpt' has no step"), std::string::npos) << warnings_[0];
+  fs::rename(root_ / "step-2", root_ / "first");
+  const auto restored = manager.restore(state.dict());
+  ASSERT_FALSE(restored);
+  EXPECT_EQ(restored.error().code(), ErrorCode::kCorrupt);
+  EXPECT_NE(std::string(restored.error().what()).find("rename the directory"), std::string::npos);
+}
+
+TEST_F(ManagedSaves, ARootIsNoCheckpointOfAStep) {
+  root_ = scratch_.path() / "run-7";
+  State state(0, 5);
+  ASSERT_TRUE(save(root_, state.dict()));
+  auto manager = CheckpointManager::open(root_, options()).value();
+  const auto restored = manager.restore(state.dict());
+  ASSERT_FALSE(restored);
+  EXPECT_NE(std::string(restored.error().what()).find("is itself a checkpoint"), std::string::npos);
+}
+
+TEST_F(ManagedSaves, ALinkStandsForItsTarget) {
+  save_steps(2, options());
+  fs::create_directory_symlink("step-2", root_ / "latest");
+  auto manager = CheckpointManager::open(root_, options()).value();
+  State state(0, 0);
+  EXPECT_EQ(manager.restore(state.dict()).value(), 2U);
+  fs::rename(root_ / "step-2", scratch_.path() / "step-2");
+  fs::remove(root_ / "latest");
+  fs::create_directory_symlink(scratch_.path() / "step-2", root_ / "latest");
+  EXPECT_EQ(manager.restore(state.dict()).value(), 2U);
+  EXPECT_TRUE(warnings_.empty()) << warnings_.front();
+}
+
+TEST_F(ManagedSaves, AWaitWithoutAnEndIsAWarning) {
+  save_steps(2, options());
+  fs::create_directory(root_ / "step-4");
+  const auto storage = storage::open_directory(root_ / "step-4").value();
+  const auto lease = commit::Lease::take_with_folder(*storage, {.save_id = {1, 2}, .job_id = {3, 4}});
+  ASSERT_TRUE(lease) << lease.error().what();
+  CheckpointManagerOptions hasty = options();
+  hasty.run.wait_for_saves = std::chrono::milliseconds(100);
+  auto manager = CheckpointManager::open(root_, hasty).value();
+  State state(0, 0);
+  EXPECT_EQ(manager.restore(state.dict()).value(), 2U);
+  ASSERT_EQ(warnings_.size(), 1U);
+  EXPECT_NE(warnings_[0].find("has not ended within 100 ms"), std::string::npos) << warnings_[0];
+}
+
+// A run that has gone back comes to the step of a pinned checkpoint.
+TEST_F(ManagedSaves, APinnedOneIsNotReplaced) {
+  save_steps(4, options());
+  ASSERT_TRUE(pin(root_ / "step-4", "of the paper"));
+  for (const bool writer_process : {false, true}) {
+    CheckpointManagerOptions resumed = options();
+    resumed.writer_process = writer_process;
+    auto manager = CheckpointManager::open(root_, resumed).value();
+    State state(0, 7);
+    const auto saved = manager.save(4, state.dict());
+    ASSERT_TRUE(saved && *saved);
+    const Result<AsyncSaveReport>& written = (*saved)->write.get();
+    ASSERT_FALSE(written);
+    EXPECT_NE(std::string(written.error().what()).find("pinned: of the paper"), std::string::npos);
+    EXPECT_EQ(manager.restore(state.dict()).value(), 4U);
+    EXPECT_EQ(state.value(), 4);
+    ASSERT_TRUE(manager.save(6, state.dict())) << "the training goes on";
+    EXPECT_TRUE(manager.close());
+    fs::remove_all(root_ / "step-6");
+  }
+}
+
 TEST_F(ManagedSaves, AFailureIsOfOneSaveAlone) {
   auto manager = CheckpointManager::open(root_, options()).value();
   State state(0, 1);
@@ -284,12 +362,14 @@ class WatchedStore : public RunStore {
   Result<void> set(const std::string& key, const std::string& value) override {
     const Result<void> done = store_->set(key, value);
     if (key.ends_with("/agreed/0")) has_agreed_ = true;
+    if (key.find("/agreed/") != std::string::npos) ++agreements_;
     return done;
   }
   Result<std::optional<std::vector<std::string>>> get(const std::vector<std::string>& keys) override {
     return store_->get(keys);
   }
   Result<void> remove(const std::string& key) override { return store_->remove(key); }
+  int agreements() const { return agreements_; }
   void wait_for_agreement() const {
     while (!has_agreed_) std::this_thread::yield();
   }
@@ -297,6 +377,7 @@ class WatchedStore : public RunStore {
  private:
   std::shared_ptr<RunStore> store_ = make_local_store();
   std::atomic<bool> has_agreed_{false};
+  std::atomic<int> agreements_{0};
 };
 
 // A signal arrives while the run goes back to an earlier step: the stop does not wait for the step of the signal.
@@ -313,6 +394,35 @@ TEST_F(ManagedSaves, RanksThatWentBackStop) {
     EXPECT_TRUE(manager.preempted());
     EXPECT_EQ(manager.run().steps().value(), (Steps{4, 5}));
   });
+}
+
+// Between the request of a save and its step, the clock of rank 0 says again and again that a save is due.
+TEST_F(ManagedSaves, ATimedSaveIsRequestedOnce) {
+  const auto store = std::make_shared<WatchedStore>();
+  std::atomic<int> saves{0};
+  as_ranks(2, [&](std::size_t rank, Collectives& ranks) {
+    CheckpointManagerOptions timed = options_of(ranks, store);
+    timed.run.schedule.every_steps.reset();
+    timed.run.schedule.every = std::chrono::milliseconds(150);
+    auto manager = CheckpointManager::open(root_, timed).value();
+    State state(rank, 1);
+    for (std::uint64_t step = 1, saved = 0; saved < 3; ++step) {
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+      const auto made = manager.save(step, state.dict());
+      ASSERT_TRUE(made) << made.error().what();
+      if (*made) ++saved;
+      if (*made && rank == 0) ++saves;
+    }
+    ASSERT_TRUE(manager.wait());
+  });
+  EXPECT_EQ(saves, 3);
+  EXPECT_LE(store->agreements(), 4) << "one for each save, and one for the end of the ranks";
+}
+
+TEST_F(ManagedSaves, ARemovedOneIsNotTheBest) {
+  save_steps(4, options());
+  const std::vector<run::ListedStep> listed = {{6, root_ / "step-6"}, {4, root_ / "step-4"}};
+  EXPECT_EQ(run::best_of(listed, "loss", RetentionRule::Best::Order::kMin).value(), 4U);
 }
 
 TEST_F(ManagedSaves, RanksWithoutAStoreRefuseAStop) {
@@ -336,12 +446,15 @@ TEST_F(ManagedSaves, FailuresInARowAreRaised) {
     ASSERT_TRUE(saved && *saved);
     EXPECT_FALSE((*saved)->write.get());
   }
-  const auto third = manager.save(6, state.dict());
+  const auto forced = manager.save(5, state.dict(), {}, true);
+  ASSERT_TRUE(forced && *forced) << "a forced save is tried once more";
+  EXPECT_FALSE((*forced)->write.get());
+  const auto third = manager.save(6, state.dict(), {}, true);
   ASSERT_FALSE(third);
-  EXPECT_NE(std::string(third.error().what()).find("2 saves in a row have failed"), std::string::npos);
+  EXPECT_NE(std::string(third.error().what()).find("3 saves in a row have failed"), std::string::npos);
   EXPECT_TRUE(manager.save(8, state.dict())) << "the count begins anew";
   EXPECT_FALSE(manager.close());
-  EXPECT_EQ(warnings_.size(), 3U);
+  EXPECT_EQ(warnings_.size(), 4U);
 }
 
 }  // namespace

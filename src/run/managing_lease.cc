@@ -51,11 +51,12 @@ Error lease_is_gone() {
       .file(kManagerName);
 }
 
-// Empty if there is no file.
-Result<std::string> text_in_place(const storage::Storage& storage) {
+// Nullopt if there is no file. The file of a process that died while it created the file is empty.
+Result<std::optional<std::string>> text_in_place(const storage::Storage& storage) {
   Result<std::string> text = storage::read_small(storage, kManagerName, kTextBytesMax);
-  if (!text && storage::is_absent(text.error())) return std::string();
-  return text;
+  if (text) return std::optional(*std::move(text));
+  if (storage::is_absent(text.error())) return std::optional<std::string>();
+  return std::move(text).error();
 }
 
 }  // namespace
@@ -69,7 +70,7 @@ Result<std::unique_ptr<ManagingLease>> ManagingLease::take(const std::filesystem
   CAIRN_TRY_ASSIGN(std::unique_ptr<storage::Storage> storage, storage::make_directory(root));
   std::unique_ptr<ManagingLease> lease(new ManagingLease(std::move(storage)));
   ManagingLease& self = *lease;
-  CAIRN_TRY_ASSIGN(const bool is_taken, self.try_to_take({}));
+  CAIRN_TRY_ASSIGN(const bool is_taken, self.try_to_take(std::nullopt));
   if (is_taken) return lease;
   std::packaged_task<Result<void>(std::stop_token)> outlast(
       [&self](const std::stop_token& stop) { return self.outlast(stop); });
@@ -82,10 +83,10 @@ Result<std::unique_ptr<ManagingLease>> ManagingLease::take(const std::filesystem
 }
 
 // (1), (2). `dead`: a text whose process is known to be gone. False: a process of another host may hold the lease.
-Result<bool> ManagingLease::try_to_take(const std::string& dead) {
+Result<bool> ManagingLease::try_to_take(const std::optional<std::string>& dead) {
   CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, storage_->lock());
-  CAIRN_TRY_ASSIGN(const std::string text, text_in_place(*storage_));
-  if (!text.empty()) {
+  CAIRN_TRY_ASSIGN(const std::optional<std::string> text, text_in_place(*storage_));
+  if (text) {
     CAIRN_TRY_ASSIGN(const auto holder, commit::read_lease(*storage_, kManagerName));
     const auto state = holder ? holder->process.state() : os::ProcessIdentity::State::kElsewhere;
     if (state == os::ProcessIdentity::State::kAlive) return managed_by(holder);
@@ -101,7 +102,7 @@ Result<bool> ManagingLease::try_to_take(const std::string& dead) {
 
 // (3)
 Result<void> ManagingLease::outlast(const std::stop_token& stop) {
-  CAIRN_TRY_ASSIGN(const std::string text, text_in_place(*storage_));
+  CAIRN_TRY_ASSIGN(const std::optional<std::string> text, text_in_place(*storage_));
   commit::LeaseWatch watch(*storage_, kManagerName);
   const SaveDeadlines deadlines{.progress = kSilence};
   bool is_first = true;

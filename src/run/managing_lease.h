@@ -39,7 +39,7 @@ class ManagingLease {
 
  private:
   explicit ManagingLease(std::unique_ptr<storage::Storage> storage);
-  Result<bool> try_to_take(const std::string& dead);
+  Result<bool> try_to_take(const std::optional<std::string>& dead);
   Result<void> outlast(const std::stop_token& stop);
   Result<bool> is_mine_soon();
 

@@ -1,6 +1,7 @@
 #include "run/restore_order.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "checkpoint/checkpoint_directories.h"
@@ -18,6 +19,21 @@ using checkpointer::Depth;
 
 bool is_damage_code(ErrorCode code) {
   return code == ErrorCode::kCorrupt || code == ErrorCode::kNotFound || code == ErrorCode::kReplaced;
+}
+
+// A link such as `latest` stands for its target, which is a candidate itself if it is in the root.
+void resolve_links(const std::filesystem::path& root, std::vector<Candidate>& candidates) {
+  namespace fs = std::filesystem;
+  std::erase_if(candidates, [&root](Candidate& candidate) {
+    std::error_code failure;
+    if (candidate.is_dangling || step_in_name(candidate.directory)) return false;
+    if (!fs::is_symlink(candidate.directory, failure)) return false;
+    const fs::path target = fs::canonical(candidate.directory, failure);
+    if (failure || !step_in_name(target)) return false;
+    if (target.parent_path() == fs::canonical(root, failure)) return true;
+    candidate.directory = target;
+    return false;
+  });
 }
 
 // Whether the directory holds data files without metadata, and no trace of a save in flight or of a removal. A save
@@ -43,12 +59,25 @@ bool is_damage(const Error& fault) {
   return std::all_of(fault.causes().begin(), fault.causes().end(), is_damage);
 }
 
+std::optional<Error> RestoreOrder::without_step(const std::filesystem::path& directory) const {
+  if (directory != root_ && step_in_name(directory)) return std::nullopt;
+  const std::string place = "'" + directory.string() + "'";
+  return Error(ErrorCode::kCorrupt,
+               directory == root_
+                   ? "the root " + place +
+                         " is itself a checkpoint, of an unknown step: move its files into a "
+                         "directory such as 'step-1000' in the root"
+                   : "the name of " + place + " has no step: rename the directory, for example to 'step-1000'");
+}
+
 Result<RestoreOrder> RestoreOrder::of(const std::filesystem::path& root) {
   RestoreOrder order;
+  order.root_ = root;
   CAIRN_TRY_ASSIGN(const auto directories, checkpointer::checkpoint_directories(root));
   if (!directories) return order;
   order.candidates_ = checkpointer::candidates_in(*directories, {}, checkpointer::Models::kIfAlone);
   std::erase_if(order.candidates_, [](const Candidate& candidate) { return candidate.is_model(); });
+  resolve_links(root, order.candidates_);
   for (const std::filesystem::path& directory : *directories) {
     const auto is_it = [&directory](const Candidate& candidate) { return candidate.directory == directory; };
     if (std::none_of(order.candidates_.begin(), order.candidates_.end(), is_it) && holds_remains(directory)) {
@@ -61,8 +90,8 @@ Result<RestoreOrder> RestoreOrder::of(const std::filesystem::path& root) {
 Result<std::optional<std::filesystem::path>> RestoreOrder::next() {
   for (; next_ < candidates_.size(); ++next_) {
     const Candidate& candidate = candidates_[next_];
-    std::optional<Error> fault =
-        candidate.fault ? candidate.fault : checkpointer::fault_of(candidate, Depth::kTrailers);
+    std::optional<Error> fault = without_step(candidate.directory);
+    if (!fault) fault = candidate.fault ? candidate.fault : checkpointer::fault_of(candidate, Depth::kTrailers);
     if (!fault) {
       pass_over_remains(step_in_name(candidate.directory));
       return std::optional(candidates_[next_++].directory);

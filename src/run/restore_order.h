@@ -1,5 +1,5 @@
-// RestoreOrder: the checkpoints that a run may resume from, one after the other. Damage leads to an older checkpoint;
-// no other error does.
+// RestoreOrder: the checkpoints that a run may resume from, one after the other. Damage leads to an older checkpoint,
+// and so does a name without a step; no other error does.
 #pragma once
 
 #include <cairn/result.h>
@@ -34,8 +34,12 @@ class RestoreOrder {
   std::vector<Error> take_warnings();
 
  private:
+  // Why a run can't resume from the directory: it could not tell how far the training has come, and would count its
+  // steps anew. Nullopt if the name has a step.
+  std::optional<Error> without_step(const std::filesystem::path& directory) const;
   void pass_over_remains(std::optional<std::uint64_t> newer_than);
 
+  std::filesystem::path root_;
   std::vector<checkpointer::Candidate> candidates_;
   std::vector<std::filesystem::path> remains_;  // directories of data files whose metadata is missing
   std::size_t next_ = 0;

@@ -47,6 +47,7 @@ class Keeping {
     std::optional<double> kept_at;
     for (std::size_t i = entries_.size(); i-- > 0;) {
       if (kept_at && entries_[i].time - *kept_at < seconds) continue;
+      if (!is_good_(i)) continue;
       kept_at = entries_[i].time;
       keep(i, "every " + std::to_string(static_cast<std::uint64_t>(seconds)) + " s");
     }

@@ -56,6 +56,7 @@ TEST(Retention, KeepsDistancesInTime) {
   RetentionRule rule;
   rule.every_seconds = 200s;
   EXPECT_EQ(kept(rule, five()), (Indices{0, 2, 4}));
+  EXPECT_EQ(kept(rule, five(), {4}), (Indices{1, 3}));
   // What one call keeps, the next keeps too.
   const auto entries = five();
   EXPECT_EQ(kept(rule, {entries[0], entries[2], entries[4]}), (Indices{0, 1, 2}));

@@ -27,6 +27,7 @@ std::uint64_t count_of(std::string_view digits) {
 struct Account {
   double origin = 0;
   double saved = 0;  // when the save began
+  double idle = 0;
   ManagedRunReport sums;
 };
 
@@ -40,6 +41,7 @@ Result<Account> account_in(json::JsonReader& reader) {
     CAIRN_TRY_ASSIGN(const std::string_view digits, reader.read_value_text());
     if (*name == "started") account.origin = fraction_of(digits);
     if (*name == "saved") account.saved = fraction_of(digits);
+    if (*name == "idle") account.idle = fraction_of(digits);
     if (*name == "calls") account.sums.calls = fraction_of(digits);
     if (*name == "slower_steps") account.sums.slower_steps = fraction_of(digits);
     if (*name == "failed_saves") account.sums.failed_saves = fraction_of(digits);
@@ -69,25 +71,41 @@ double mean(double sum, double count) { return count > 0 ? sum / count : 0; }
 
 }  // namespace
 
-void RunAccount::resume(std::string_view notes, std::optional<double> last_sign) {
+void RunAccount::resume(std::string_view notes) {
   const std::lock_guard lock(mutex_);
   const Result<std::optional<Account>> before = notes.empty() ? std::optional<Account>() : account_of(notes);
-  if (before && *before) {
-    sums_ = (*before)->sums;
-    if ((*before)->origin > 0) origin_ = std::min(origin_, (*before)->origin);
-    ++sums_.saves;  // the save of these notes
-  }
-  if (!last_sign) return;
+  if (!before || !*before) return;
+  sums_ = (*before)->sums;
+  idle_ = (*before)->idle;
+  if ((*before)->origin > 0) origin_ = std::min(origin_, (*before)->origin);
+  ++sums_.saves;  // the save of these notes
+  if ((*before)->saved <= 0) return;
+  resumed_from_ = (*before)->saved;
+  idle_before_ = std::max(0.0, started_ - *resumed_from_);
+}
+
+void RunAccount::fail(double last_sign) {
+  const std::lock_guard lock(mutex_);
   ++sums_.failures;
-  if (before && *before && (*before)->saved > 0) sums_.redone += std::max(0.0, *last_sign - (*before)->saved);
-  last_sign_ = last_sign;
+  idle_before_ = 0;
+  if (resumed_from_) sums_.redone += std::max(0.0, last_sign - *resumed_from_);
+  if (first_step_) {
+    add_restart(last_sign);
+  } else {
+    last_sign_ = last_sign;
+  }
+}
+
+// The first step is a step of the training, and no part of the restart.
+void RunAccount::add_restart(double last_sign) {
+  sums_.restarts += std::max(0.0, *first_step_ - last_sign - mean(free_steps_, free_step_count_));
 }
 
 void RunAccount::step(double now) {
   const std::lock_guard lock(mutex_);
-  if (last_sign_) {
-    const double step = mean(free_steps_, free_step_count_);
-    sums_.restarts += std::max(0.0, now - *std::exchange(last_sign_, std::nullopt) - step);
+  if (!first_step_) {
+    first_step_ = now;
+    if (last_sign_) add_restart(*last_sign_);
   }
   if (last_step_) {
     const double seconds = std::max(0.0, now - *last_step_);
@@ -103,21 +121,27 @@ void RunAccount::step(double now) {
   last_step_ = now;
 }
 
-void RunAccount::save_begins(double now) {
+void RunAccount::save_begins(double now, double waited) {
   const std::lock_guard lock(mutex_);
-  begun_ = now;
-  is_in_call_ = true;
+  begun_ = call_begun_ = now;
+  has_call_failed_ = false;
   call_ = 0;
+  add_call(waited);
 }
 
 void RunAccount::save_returns(double now) {
   const std::lock_guard lock(mutex_);
-  if (!std::exchange(is_in_call_, false) || !begun_) return;
-  call_ = std::max(0.0, now - *begun_);
-  sums_.calls += call_;
-  calls_here_ += call_;
+  if (!call_begun_) return;
+  call_ = std::max(0.0, now - *std::exchange(call_begun_, std::nullopt));
+  add_call(call_);
+  if (std::exchange(has_call_failed_, false)) sums_.failed_saves += call_;
   ++calls_count_;
   if (last_step_) last_step_ = now;  // the next step begins here
+}
+
+void RunAccount::add_call(double seconds) {
+  sums_.calls += seconds;
+  calls_here_ += seconds;
 }
 
 void RunAccount::save_ends(bool is_durable, double now) {
@@ -131,8 +155,16 @@ void RunAccount::save_ends(bool is_durable, double now) {
     return;
   }
   ++sums_.failed;
-  sums_.failed_saves += is_in_call_ ? seconds : call_;
-  if (std::exchange(is_in_call_, false)) sums_.calls += seconds;
+  has_call_failed_ = call_begun_.has_value();
+  if (!has_call_failed_) sums_.failed_saves += call_;
+}
+
+void RunAccount::save_drops(double now) {
+  const std::lock_guard lock(mutex_);
+  begun_.reset();
+  if (!call_begun_) return;
+  add_call(std::max(0.0, now - *std::exchange(call_begun_, std::nullopt)));
+  if (last_step_) last_step_ = now;
 }
 
 RunCosts RunAccount::costs() const {
@@ -145,7 +177,7 @@ RunCosts RunAccount::costs() const {
 ManagedRunReport RunAccount::report(double now) const {
   const std::lock_guard lock(mutex_);
   ManagedRunReport report = sums_;
-  report.elapsed = std::max(0.0, now - origin_);
+  report.elapsed = std::max(0.0, now - origin_ - idle_ - idle_before_);
   return report;
 }
 
@@ -153,10 +185,10 @@ std::string RunAccount::text(double now) const {
   const ManagedRunReport sums = report(now);
   const std::lock_guard lock(mutex_);
   return fmt::format(
-      R"({{"started": {}, "saved": {}, "calls": {}, "slower_steps": {}, "failed_saves": {}, "restarts": {}, )"
-      R"("redone": {}, "saves": {}, "failed": {}, "failures": {}}})",
-      origin_, now, sums.calls, sums.slower_steps, sums.failed_saves, sums.restarts, sums.redone, sums.saves,
-      sums.failed, sums.failures);
+      R"({{"started": {}, "saved": {}, "idle": {}, "calls": {}, "slower_steps": {}, "failed_saves": {}, )"
+      R"("restarts": {}, "redone": {}, "saves": {}, "failed": {}, "failures": {}}})",
+      origin_, now, idle_ + idle_before_, sums.calls, sums.slower_steps, sums.failed_saves, sums.restarts, sums.redone,
+      sums.saves, sums.failed, sums.failures);
 }
 
 }  // namespace cairn::run

@@ -17,15 +17,21 @@ class RunAccount {
  public:
   explicit RunAccount(double now) : started_(now), origin_(now) {}
 
-  // Continues the account in the member "run" of `notes`, of the checkpoint that the run resumes from. The process
-  // before gave its last sign of life at `last_sign`; nullopt: it has closed its manager. Damaged notes, and notes
-  // without the member, have no account.
-  void resume(std::string_view notes, std::optional<double> last_sign);
+  // Continues the account in the member "run" of `notes`, of the checkpoint that the run resumes from. Damaged notes,
+  // and notes without the member, have no account. Without a fail(), no process ran from that checkpoint to the start
+  // of this process: the time is no time of the run.
+  void resume(std::string_view notes);
+  // The process before has not closed its manager, and gave its last sign of life at `last_sign`. Once, after resume():
+  // it may be known late that a process of another host is dead.
+  void fail(double last_sign);
   // The trainer has ended a step.
   void step(double now);
-  void save_begins(double now);
+  // The trainer has waited `waited` seconds for the save before.
+  void save_begins(double now, double waited);
   void save_returns(double now);
   void save_ends(bool is_durable, double now);
+  // The save that has begun is not made.
+  void save_drops(double now);
 
   RunCosts costs() const;  // means of this process's saves, and of restarts
   ManagedRunReport report(double now) const;
@@ -33,16 +39,25 @@ class RunAccount {
   std::string text(double now) const;
 
  private:
+  // Under the mutex.
+  void add_restart(double last_sign);
+  void add_call(double seconds);
+
   mutable std::mutex mutex_;
-  double started_;  // this process
-  double origin_;   // the run's first start
+  double started_;          // this process
+  double origin_;           // the run's first start
+  double idle_ = 0;         // no process ran, after clean ends of earlier processes
+  double idle_before_ = 0;  // and before this process
   ManagedRunReport sums_;
-  std::optional<double> last_sign_;  // of the failed process, until the first step
+  std::optional<double> resumed_from_;  // when the save began that the run has resumed from
+  std::optional<double> last_sign_;     // of the failed process, until the first step
+  std::optional<double> first_step_;    // of this process
   std::optional<double> last_step_;
-  std::optional<double> begun_;  // the save in flight
-  bool is_in_call_ = false;
-  double call_ = 0;        // of the save in flight: the seconds that its call took
-  double free_steps_ = 0;  // the sum of the seconds of steps without a save beside them
+  std::optional<double> begun_;       // the save in flight
+  std::optional<double> call_begun_;  // the call of the save in flight
+  bool has_call_failed_ = false;      // the save has failed within its call
+  double call_ = 0;                   // of the last save: the seconds that its call took
+  double free_steps_ = 0;             // the sum of the seconds of steps without a save beside them
   double free_step_count_ = 0;
   double durable_ = 0;  // the sum over this process's durable saves, from begin to end
   double durable_count_ = 0;

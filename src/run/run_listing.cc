@@ -47,9 +47,11 @@ Result<std::optional<std::uint64_t>> best_of(const std::vector<ListedStep>& list
                                              RetentionRule::Best::Order order) {
   std::optional<std::pair<double, std::uint64_t>> best;
   for (const ListedStep& entry : listed) {
-    CAIRN_TRY_ASSIGN(const auto metrics, metrics_in(entry.directory));
-    const auto found = metrics.find(metric);
-    if (found == metrics.end()) continue;
+    const auto metrics = metrics_in(entry.directory);
+    if (!metrics && metrics.error().code() == ErrorCode::kNotFound) continue;  // removed since it was listed
+    if (!metrics) return metrics.error();
+    const auto found = metrics->find(metric);
+    if (found == metrics->end()) continue;
     const double value = order == RetentionRule::Best::Order::kMin ? found->second : -found->second;
     if (!best || value < best->first) best = {value, entry.step};
   }

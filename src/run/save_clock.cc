@@ -1,6 +1,7 @@
 #include "run/save_clock.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace cairn::run {
 namespace {
@@ -25,13 +26,22 @@ bool SaveClock::is_due(Clock::time_point now) const {
 
 void SaveClock::save_begins(Clock::time_point now) {
   const std::lock_guard lock(mutex_);
-  last_ = now;
+  last_before_ = std::exchange(last_, now);
   is_saving_ = true;
 }
 
-void SaveClock::save_ends(const RunCosts& costs, const ManagedRunReport& report) {
+void SaveClock::save_drops() {
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(is_saving_, false)) last_ = last_before_;
+}
+
+void SaveClock::save_ends() {
   const std::lock_guard lock(mutex_);
   is_saving_ = false;
+}
+
+void SaveClock::learn(const RunCosts& costs, const ManagedRunReport& report) {
+  const std::lock_guard lock(mutex_);
   if (!schedule_.automatic) return;
   const double between = time_between_failures(schedule_.expected_between_failures, report.elapsed, report.failures);
   automatic_ = save_interval(costs, between, schedule_.bounds);

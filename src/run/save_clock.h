@@ -18,8 +18,11 @@ class SaveClock {
   // False while a save is in flight. A test gives `now`.
   bool is_due(Clock::time_point now = Clock::now()) const;
   void save_begins(Clock::time_point now = Clock::now());
+  // The save that has begun is not made after all: it is due again.
+  void save_drops();
+  void save_ends();
   // The automatic interval follows the costs and failures so far.
-  void save_ends(const RunCosts& costs, const ManagedRunReport& report);
+  void learn(const RunCosts& costs, const ManagedRunReport& report);
   double automatic_interval() const;  // in seconds; 0 without
 
  private:
@@ -28,6 +31,7 @@ class SaveClock {
   std::optional<Clock::duration> interval_;
   double automatic_ = 0;
   Clock::time_point last_;
+  Clock::time_point last_before_;  // of the save in flight: of the save before
   bool is_saving_ = false;
 };
 

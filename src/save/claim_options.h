@@ -11,7 +11,10 @@ namespace cairn::checkpointer {
 inline commit::ClaimOptions claim_options_of(const SaveOptions& options, bool names_taken = false) {
   // The claim of a rank that saves alone looks for one file only.
   const bool many_files_alone = options.alone_as_rank && options.file_per_item;
-  return {options.overwrite, options.alone_as_rank, names_taken || many_files_alone};
+  return {.overwrite = options.overwrite,
+          .alone_as_rank = options.alone_as_rank,
+          .names_taken = names_taken || many_files_alone,
+          .overwrite_pinned = options.overwrite_pinned};
 }
 
 }  // namespace cairn::checkpointer

@@ -30,6 +30,7 @@ class Call(NamedTuple):
     coordinator_rank: int = 0  # for torch's driver
     function: str = "save"  # Cairn's function, for engine_use
     notes: Mapping[str, Any] | None = None  # of a save
+    overwrite_pinned: bool = True  # of a save
 
     def recorded(self, storage: str) -> dict[str, Any]:
         """Returns the arguments for dcp_records. `storage`: torch's name of the argument."""

@@ -150,6 +150,26 @@ def async_save(  # noqa: PLR0913 - the signature is DCP's
         return _begin(state_dict, call, async_checkpointer_type, async_stager)
 
 
+def save_of_run(
+    state_dict: dict[str, Any],
+    directory: _PathLike,
+    async_checkpointer_type: AsyncCheckpointerType,
+    *,
+    process_group: Any,
+    no_dist: bool,
+    notes: Mapping[str, Any],
+) -> SaveFuture:
+    """As async_save(), into a directory that the program has not chosen: a pinned checkpoint there fails the save with
+    Unavailable."""
+    call = Call(
+        directory, None, None, process_group, no_dist, function="async_save", notes=notes, overwrite_pinned=False
+    )
+    with dcp_records.in_call("async_save", **call.recorded("storage_writer")):
+        future = _begin(state_dict, call, async_checkpointer_type, None)
+    assert isinstance(future, SaveFuture)
+    return future
+
+
 def _begin(
     state_dict: dict[str, Any], call: Call, async_checkpointer_type: AsyncCheckpointerType, stager: Any
 ) -> SaveFuture | SaveResponse:
@@ -277,6 +297,7 @@ def _start(
                     pending_saves.raise_unretrieved()
                     planning = save_planning(call.planner)
                     directory, options = save_options(call.checkpoint_id, call.storage)
+                    options["overwrite_pinned"] = call.overwrite_pinned
                     text = notes_text(call.notes)
                     state = make_state()
                     described = DescribedState(

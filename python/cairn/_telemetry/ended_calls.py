@@ -8,7 +8,9 @@ import traceback
 from pathlib import Path
 
 _log = logging.getLogger("cairn")
-_STEP = re.compile(r"(?:^|\D)(\d{1,18})(?:\D*)$")  # the last number in a directory's name, as for `checkpoints`
+_AFTER_STEP = re.compile(r"step[-_=. ]?([0-9]+)", re.IGNORECASE)
+_NUMBER = re.compile(r"[0-9]+")
+_DIGITS_MAX = 18
 
 
 class Stopwatch:
@@ -34,11 +36,17 @@ class Stopwatch:
     def _log(self, place: str | bytes | os.PathLike[str], size: int | None, ranks: int) -> None:
         seconds = time.monotonic() - self._started
         directory = os.fsdecode(place)
-        step = _STEP.search(Path(directory).name)
+        step = _step_in_name(Path(directory).name)
         by = f" by rank 0 of {ranks}" if ranks > 1 else ""
-        told = f"'{directory}'" + (f", step {int(step[1])}" if step else "")
+        told = f"'{directory}'" + ("" if step is None else f", step {step}")
         if size is None:
             _log.info("%s %s, driven by torch's code, in %.3f s", self._verb, told, seconds)
             return
         rate = size / max(seconds, 1e-6) / 1e6
         _log.info("%s %s: %d bytes%s in %.3f s, %.1f MB/s", self._verb, told, size, by, seconds, rate)
+
+
+def _step_in_name(name: str) -> int | None:
+    """Returns the step in a directory's name, as the engine finds it (src/core/step_in_name.h)."""
+    numbers = _AFTER_STEP.findall(name) or _NUMBER.findall(name)
+    return int(numbers[-1]) if numbers and len(numbers[-1]) <= _DIGITS_MAX else None
