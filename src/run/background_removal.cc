@@ -4,7 +4,9 @@
 
 #include "os/priority.h"
 #include "os/start_thread.h"
+#include "run/pruning.h"
 #include "run/retention.h"
+#include "run/run_root.h"
 
 namespace cairn::run {
 namespace {
@@ -13,13 +15,14 @@ constexpr int kNiceness = 19;
 
 }  // namespace
 
-BackgroundRemoval::BackgroundRemoval(std::filesystem::path root, PruneOptions rule, ManagingLease& lease, Warn warn)
+BackgroundRemoval::BackgroundRemoval(std::filesystem::path root, std::optional<PruneOptions> rule, ManagingLease& lease,
+                                     Warn warn)
     : root_(std::move(root)), rule_(std::move(rule)), lease_(lease), warn_(std::move(warn)) {}
 
 Result<std::unique_ptr<BackgroundRemoval>> BackgroundRemoval::start(const std::filesystem::path& root,
-                                                                    const PruneOptions& rule, ManagingLease& lease,
-                                                                    Warn warn) {
-  CAIRN_TRY(check(rule.rule));
+                                                                    const std::optional<PruneOptions>& rule,
+                                                                    ManagingLease& lease, Warn warn) {
+  if (rule) CAIRN_TRY(check(rule->rule));
   std::unique_ptr<BackgroundRemoval> removal(new BackgroundRemoval(root, rule, lease, std::move(warn)));
   BackgroundRemoval& self = *removal;
   CAIRN_TRY_ASSIGN(self.thread_,
@@ -47,7 +50,10 @@ void BackgroundRemoval::end(bool finish) {
 
 void BackgroundRemoval::run(const std::stop_token& stop) {
   os::set_priority({.nice = kNiceness, .io_class = os::IoClass::kIdle});
+  finish_interrupted(stop);
   std::unique_lock lock(mutex_);
+  is_running_ = false;
+  changed_.notify_all();
   while (changed_.wait(lock, stop, [this] { return is_wanted_; }) && !stop.stop_requested()) {
     is_wanted_ = false;
     is_running_ = true;
@@ -59,21 +65,26 @@ void BackgroundRemoval::run(const std::stop_token& stop) {
   }
 }
 
+// Any process may finish a removal: its checkpoint is none any more.
+void BackgroundRemoval::finish_interrupted(const std::stop_token& stop) {
+  report(finish_removals(*run_root(root_), [&stop] { return stop.stop_requested(); }));
+}
+
 void BackgroundRemoval::apply(const std::stop_token& stop) {
-  const auto warn = [this](const Error& error) {
-    if (warn_) warn_(error);
-  };
+  if (!rule_) return;
   const Result<bool> mine = lease_.is_mine();
-  if (!mine) return warn(mine.error());
+  if (!mine) return report(mine.error());
   if (!*mine) return;  // the next save says so
-  PruneOptions options = rule_;
+  PruneOptions options = *rule_;
   options.interrupted = [&stop] { return stop.stop_requested(); };
-  const Result<PruneReport> report = prune(root_, options);
-  if (!report) {
-    if (report.error().code() != ErrorCode::kCancelled) warn(report.error());
-    return;
-  }
-  for (const Error& problem : report->problems) warn(problem);
+  report(prune(root_, options));
+}
+
+void BackgroundRemoval::report(const Result<PruneReport>& report) const {
+  if (!warn_) return;
+  if (!report && report.error().code() != ErrorCode::kCancelled) warn_(report.error());
+  if (!report) return;
+  for (const Error& problem : report->problems) warn_(problem);
 }
 
 }  // namespace cairn::run

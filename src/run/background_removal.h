@@ -1,4 +1,5 @@
-// BackgroundRemoval: removes the checkpoints of a run that its rule does not keep, in a thread of low priority.
+// BackgroundRemoval: a thread of low priority that first finishes the removals that a crash of an earlier process has
+// interrupted, and then, whenever a save is durable, removes the checkpoints of a run that its rule does not keep.
 #pragma once
 
 #include <cairn/result.h>
@@ -9,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "run/managing_lease.h"
@@ -19,9 +21,11 @@ class BackgroundRemoval {
  public:
   using Warn = std::function<void(const Error&)>;
 
-  // `lease` outlives the object: without it nothing is removed. kInvalidArgument for a rule that prune() refuses.
-  static Result<std::unique_ptr<BackgroundRemoval>> start(const std::filesystem::path& root, const PruneOptions& rule,
-                                                          ManagingLease& lease, Warn warn);
+  // Without a `rule`, removals are finished, and none begins. `lease` outlives the object: without it none begins
+  // either. kInvalidArgument for a rule that prune() refuses.
+  static Result<std::unique_ptr<BackgroundRemoval>> start(const std::filesystem::path& root,
+                                                          const std::optional<PruneOptions>& rule, ManagingLease& lease,
+                                                          Warn warn);
   ~BackgroundRemoval();
 
   // A save is durable: the rule is applied once more.
@@ -31,18 +35,20 @@ class BackgroundRemoval {
   void end(bool finish);
 
  private:
-  BackgroundRemoval(std::filesystem::path root, PruneOptions rule, ManagingLease& lease, Warn warn);
+  BackgroundRemoval(std::filesystem::path root, std::optional<PruneOptions> rule, ManagingLease& lease, Warn warn);
   void run(const std::stop_token& stop);
   void apply(const std::stop_token& stop);
+  void finish_interrupted(const std::stop_token& stop);
+  void report(const Result<PruneReport>& report) const;
 
   const std::filesystem::path root_;
-  const PruneOptions rule_;
+  const std::optional<PruneOptions> rule_;
   ManagingLease& lease_;
   const Warn warn_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
   bool is_wanted_ = false;
-  bool is_running_ = false;
+  bool is_running_ = true;
   std::jthread thread_;
 };
 

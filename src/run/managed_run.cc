@@ -123,7 +123,7 @@ struct ManagedRun::Impl {
   run::RunAccount account;
   std::unique_ptr<run::ManagingLease> lease;  // of rank 0
   std::unique_ptr<run::StepAgreement> agreement;
-  std::unique_ptr<run::BackgroundRemoval> removal;  // of rank 0, if a rule is given
+  std::unique_ptr<run::BackgroundRemoval> removal;  // of rank 0
   std::unique_ptr<os::SignalWatch> signals;         // after `agreement`: requests stops of it
   std::optional<run::RestoreOrder> restore_order;   // of rank 0
   fs::path chosen;
@@ -157,10 +157,9 @@ ManagedRun::~ManagedRun() {
 // At rank 0, when all ranks have come to open(): the prefix of the keys in the store.
 Result<std::string> ManagedRun::Impl::take(std::vector<std::string> /*all*/) {
   CAIRN_TRY_ASSIGN(lease, run::ManagingLease::take(root));
-  if (options.keep) {
-    const PruneOptions rule{.rule = *options.keep, .adopt = options.adopt};
-    CAIRN_TRY_ASSIGN(removal, run::BackgroundRemoval::start(root, rule, *lease, options.warn));
-  }
+  std::optional<PruneOptions> rule;
+  if (options.keep) rule = PruneOptions{.rule = *options.keep, .adopt = options.adopt};
+  CAIRN_TRY_ASSIGN(removal, run::BackgroundRemoval::start(root, rule, *lease, options.warn));
   const os::Random128 id = os::random_128();
   return "cairn-run/" + to_hex(SaveId{id.high, id.low}) + "/";
 }

@@ -116,6 +116,17 @@ TEST_F(ManagedSaves, KeepTheLastAndResume) {
   EXPECT_TRUE(warnings_.empty()) << warnings_.front();
 }
 
+// Also without a rule.
+TEST_F(ManagedSaves, AnInterruptedRemovalIsFinished) {
+  save_steps(4, options());
+  fs::rename(root_ / "step-2" / ".metadata", root_ / "step-2" / ".cairn-removed");
+  auto manager = CheckpointManager::open(root_, options()).value();
+  ASSERT_TRUE(manager.close());
+  EXPECT_FALSE(fs::exists(root_ / "step-2"));
+  EXPECT_TRUE(fs::exists(root_ / "step-4" / ".metadata"));
+  EXPECT_TRUE(warnings_.empty()) << warnings_.front();
+}
+
 TEST_F(ManagedSaves, AnEmptyRootHasNoCheckpoint) {
   auto manager = CheckpointManager::open(root_, options()).value();
   State state(0, 5);

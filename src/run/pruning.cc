@@ -62,10 +62,24 @@ class Pruning {
     return std::move(report_);
   }
 
+  Result<PruneReport> finish_all() {
+    CAIRN_TRY_ASSIGN(const std::vector<fs::path> directories, sorted_directories());
+    for (const fs::path& directory : directories) {
+      if (options_.interrupted && options_.interrupted()) break;
+      finish(directory);
+    }
+    return std::move(report_);
+  }
+
  private:
-  Result<void> take_steps(const events::Work& work) {
+  Result<std::vector<fs::path>> sorted_directories() const {
     CAIRN_TRY_ASSIGN(std::vector<fs::path> directories, root_.directories());
     std::sort(directories.begin(), directories.end());
+    return directories;
+  }
+
+  Result<void> take_steps(const events::Work& work) {
+    CAIRN_TRY_ASSIGN(const std::vector<fs::path> directories, sorted_directories());
     for (const fs::path& directory : directories) finish(directory);  // (1)
     for (const fs::path& directory : directories) note(directory);    // (2)
     candidates_ = checkpointer::candidates_in(directories, {}, checkpointer::Models::kIfAlone, open_);
@@ -271,6 +285,12 @@ RemovedCheckpoint removed_checkpoint(const fs::path& directory, commit::Checkpoi
 Result<PruneReport> prune(RunRoot& root, const PruneOptions& options, const events::Work& work) {
   CAIRN_TRY(check(options.rule));
   return Pruning(root, options).run(work);
+}
+
+Result<PruneReport> finish_removals(RunRoot& root, const std::function<bool()>& interrupted) {
+  PruneOptions options;
+  options.interrupted = interrupted;
+  return Pruning(root, options).finish_all();
 }
 
 }  // namespace cairn::run

@@ -5,6 +5,7 @@
 #include <cairn/retention.h>
 
 #include <filesystem>
+#include <functional>
 
 #include "commit/checkpoint_removal.h"
 #include "events/work.h"
@@ -16,5 +17,9 @@ RemovedCheckpoint removed_checkpoint(const std::filesystem::path& directory, com
 
 // As cairn::prune(), below `root`. `work` gets the number of removed checkpoints.
 Result<PruneReport> prune(RunRoot& root, const PruneOptions& options, const events::Work& work = {});
+
+// Finishes the removals in the directories of `root` that a crash has interrupted, as the first step of prune(). The
+// report has these alone. Ends early after a first true of `interrupted`.
+Result<PruneReport> finish_removals(RunRoot& root, const std::function<bool()>& interrupted);
 
 }  // namespace cairn::run
