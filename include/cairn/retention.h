@@ -77,8 +77,9 @@ struct PruneReport {
 // Always kept: the newest good checkpoint, and all that are newer; without a good checkpoint, all. Pinned checkpoints.
 // Checkpoints behind symbolic links, a checkpoint in `root` itself, safetensors models, checkpoints that a rank saved
 // alone, and checkpoints whose metadata can't be read. A checkpoint whose directory a save is about to overwrite: the
-// checkpoint is reported as kept, and is no problem. A damaged checkpoint does not count among the `last` and the
-// `best`.
+// checkpoint is reported as kept, and is no problem. A checkpoint without a step in the name of its directory, which is
+// neither the newest good one nor one of the `last`: a run does not resume from it. A damaged checkpoint does not count
+// among the `last` and the `best`.
 //
 // Before anything is removed, the commit of the newest good checkpoint is made durable: the process that committed it
 // may have died before its sync. The bytes of a checkpoint that was saved with Durability::kBuffered may still be lost

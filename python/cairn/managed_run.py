@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsFloat, Suppo
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 
 from cairn import _engine
 from cairn._async import pending_saves
@@ -185,6 +186,8 @@ class CheckpointManager:
         self._save: SaveFuture | None = None  # the last one
         self._counted = threading.Event()  # the engine has counted the end of the last save
         self._counted.set()
+        self._process_id = os.getpid()
+        self._grace_ends = math.inf  # by the monotonic clock, after a stop
         self._preempted = False
         self._last_report: RunReport | None = None  # when the manager was closed
         store = None
@@ -263,7 +266,9 @@ class CheckpointManager:
         begun = time.monotonic()
         is_stop = due == _STOP
         self._preempted = self._preempted or is_stop
-        if is_stop and not self._has_ended_everywhere(begun + self._grace):
+        if is_stop:
+            self._grace_ends = begun + self._grace
+        if is_stop and not self._has_ended_everywhere(self._grace_ends):
             return _failed_save(self._not_made(step))
         if not is_stop:
             self._finish()
@@ -274,12 +279,12 @@ class CheckpointManager:
             with self._ranks.all_fail_together("state"):  # by then no rank is missing in the function's collectives
                 made, stored = _state_of(state), json.loads(text)
         try:
-            self._save = self._begin(os.fsdecode(place), made, stored)
-            if is_stop and not pending_saves.await_end(self._save, max(0.0, begun + self._grace - time.monotonic())):
+            future = self._begin(os.fsdecode(place), made, stored)
+            if is_stop and not pending_saves.await_end(future, max(0.0, self._grace_ends - time.monotonic())):
                 _log.warning("the save of step %d is not durable within %s s; its writer goes on", step, self._grace)
         finally:
             self._run.began()
-        return self._save
+        return future
 
     def restore(self, state: dict[str, Any], **load_options: Any) -> int | None:
         """Loads the newest good checkpoint into `state`, and returns its step. None if `root` holds no checkpoint.
@@ -339,9 +344,16 @@ class CheckpointManager:
             self._save.result()
 
     def close(self) -> None:
-        """Waits for the save in flight, leaves `root` to the next manager, and raises the error of the last save."""
+        """Waits for the save in flight, leaves `root` to the next manager, and raises the error of the last save.
+
+        After a stop the call waits at most to the end of the grace, and the writer goes on. In a child made by fork the
+        call does nothing.
+        """
+        if os.getpid() != self._process_id:
+            return  # in a child made by fork: the save and the root are the parent's
+        has_ended = False
         try:
-            self._finish()
+            has_ended = self._finish(self._grace_ends)
         finally:
             if self._last_report is None:
                 self._last_report = self.report()
@@ -350,7 +362,7 @@ class CheckpointManager:
             self._run.close()
             if self._display is not None:
                 self._display.close()
-        if self._save is not None:
+        if self._save is not None and has_ended:
             self._save.result()
 
     def _due(self, step: int) -> int:
@@ -366,16 +378,17 @@ class CheckpointManager:
             )
 
     def _begin(self, directory: str, state: dict[str, Any], notes: dict[str, Any]) -> SaveFuture:
-        self._counted.clear()
+        counted = threading.Event()
         try:
             future = save_of_run(state, directory, self._kind, notes=notes, **self._call)
-        except BaseException as error:
+            Future.add_done_callback(future, _Count(self._run, counted))
+        except BaseException as error:  # after a Ctrl-C the save before stays the last one
             self._run.ended(reason_of(error))
-            self._counted.set()
             if not isinstance(error, Exception) or _is_lasting(error):
                 raise
-            return _failed_save(error)
-        Future.add_done_callback(future, _Count(self._run, self._counted))
+            counted.set()
+            future = _failed_save(error)
+        self._save, self._counted = future, counted
         return future
 
     def _finish(self, until: float = math.inf) -> bool:
@@ -452,7 +465,8 @@ def _is_damage(error: Exception) -> bool:
 
 def _failures_in(error: Exception) -> list[BaseException]:
     """Returns the exception of each rank that has failed; of a process alone `error` itself."""
-    failures = getattr(error, "failures", None) or (failures_of(error) if isinstance(error, Error) else {})
+    failures = error.failures if isinstance(error, CheckpointException) else {}
+    failures = failures or (failures_of(error) if isinstance(error, Error) else {})
     return [failure for failure, *_ in failures.values()] or [error]
 
 

@@ -82,7 +82,8 @@ def prune(
     Always kept are the newest good checkpoint and all that are newer, and without a good checkpoint all; pinned
     checkpoints (:func:`pin`); checkpoints in a directory into which a save is under way; checkpoints in the directories
     of `protect`, each of which is a directory in `root`; and checkpoints behind links, a checkpoint in `root` itself,
-    safetensors models, and checkpoints whose metadata can't be read. A checkpoint is good if it is whole as
+    safetensors models, and checkpoints whose metadata can't be read; and checkpoints without a step in the name of
+    their directory, which do not count as the newest or as one of the last. A checkpoint is good if it is whole as
     :func:`latest` demands, and if the trailer of each data file has the recorded checksum. Without `adopt`, checkpoints
     of stock torch and copies by :func:`convert` are kept too. Files that no save of the checkpoint has written stay,
     and their directory with them.

@@ -256,6 +256,28 @@ def test_damage_is_judged_by_all_ranks() -> None:
     assert managed_run._is_lasting(error_of(RuntimeError("a collective"), cairn.Unsupported("a type")))
 
 
+def test_a_fork_leaves_the_save_to_its_parent(tmp_path: Path) -> None:
+    with cairn.CheckpointManager(tmp_path) as manager:
+        future = manager.save(1, {"weight": torch.ones(30_000_000)}, force=True)
+        child = os.fork()
+        if child == 0:
+            manager.close()
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert future is not None
+        future.result(60)
+        assert manager.steps() == [1]
+
+
+def test_a_root_that_is_a_checkpoint_has_no_steps(tmp_path: Path) -> None:
+    root = tmp_path / "run-7"
+    cairn.save(state_of(1), checkpoint_id=root)
+    with cairn.CheckpointManager(root) as manager:
+        assert (manager.steps(), manager.latest_step()) == ([], None)
+        with pytest.raises(cairn.Corrupt, match="is itself a checkpoint"):
+            manager.restore(state_of(0))
+
+
 def test_threads_ask_while_the_training_waits(tmp_path: Path) -> None:
     """A listing in another thread does not take the interruption of a wait."""
     ends = threading.Event()
@@ -313,12 +335,29 @@ with cairn.CheckpointManager(root, save_every=1, process=False) as manager:
         print("no restore")
     root.chmod(0o700)
     print(manager.restore(state(0)))
+    far = pathlib.Path(tempfile.mkdtemp())
+    cairn.save(state(9), checkpoint_id=far / "step-9")
+    (root / "latest").symlink_to(far / "step-9")
+    print(manager.restore(state(0)))
+    far.chmod(0)
+    try:
+        manager.restore(state(0))
+    except cairn.Unavailable:
+        print("no older one for a link out of reach")
+    far.chmod(0o700)
 """
 
 
 def test_a_root_that_denies_access_for_a_while_fails_saves(tmp_path: Path) -> None:
     ran = subprocess.run([sys.executable, "-c", DENIED], capture_output=True, text=True, check=True, timeout=600)
-    assert ran.stdout.splitlines() == ["Unavailable", "[1, 3] 1", "no restore", "3"]
+    assert ran.stdout.splitlines() == [
+        "Unavailable",
+        "[1, 3] 1",
+        "no restore",
+        "3",
+        "9",
+        "no older one for a link out of reach",
+    ]
 
 
 def test_a_removed_root_is_named(tmp_path: Path) -> None:
@@ -470,14 +509,15 @@ def stop_beside_a_save_that_hangs(root: str) -> tuple[int, str, bool, list[int]]
             while not manager.preempted:
                 stopped = manager.save(step, large)
                 step += 1
-            assert time.monotonic() - began < 60
             assert stopped is not None
             error = stopped.exception()
             was_done = saved.done()
+            manager.close()  # the grace is over
+            assert time.monotonic() - began < 60
         finally:
             if rank == 1:
                 os.kill(writer, signal.SIGCONT)
-        manager.close()
+        saved.result(60)
         return step, str(error), was_done, manager.steps()
 
 

@@ -52,8 +52,6 @@ void BackgroundRemoval::run(const std::stop_token& stop) {
   os::set_priority({.nice = kNiceness, .io_class = os::IoClass::kIdle});
   finish_interrupted(stop);
   std::unique_lock lock(mutex_);
-  is_running_ = false;
-  changed_.notify_all();
   while (changed_.wait(lock, stop, [this] { return is_wanted_; }) && !stop.stop_requested()) {
     is_wanted_ = false;
     is_running_ = true;

@@ -31,7 +31,7 @@ class BackgroundRemoval {
   // A save is durable: the rule is applied once more.
   void wake();
   // No removal begins afterwards. `finish`: the rule is applied for all calls of wake(); false: the removal under way
-  // ends after its present checkpoint.
+  // ends after its present checkpoint. The first pass ends so in any case.
   void end(bool finish);
 
  private:
@@ -48,7 +48,7 @@ class BackgroundRemoval {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   bool is_wanted_ = false;
-  bool is_running_ = true;
+  bool is_running_ = false;
   std::jthread thread_;
 };
 

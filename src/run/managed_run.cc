@@ -89,10 +89,17 @@ std::vector<std::string> parted(const std::string& text) {
   return parts;
 }
 
-std::optional<double> seconds_in(const std::string& text) {
-  double seconds = 0;
-  const auto read = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  return read.ec == std::errc() ? std::optional(seconds) : std::nullopt;
+std::string encode(const std::optional<run::FailedProcess>& process) {
+  return process ? fmt::format("{} {}", process->started, process->last_sign) : std::string();
+}
+
+std::optional<run::FailedProcess> decode(const std::string& text) {
+  const char* const end = text.data() + text.size();
+  run::FailedProcess process;
+  const auto started = std::from_chars(text.data(), end, process.started);
+  if (started.ec != std::errc() || started.ptr == end) return std::nullopt;
+  const auto last_sign = std::from_chars(started.ptr + 1, end, process.last_sign);
+  return last_sign.ec == std::errc() ? std::optional(process) : std::nullopt;
 }
 
 }  // namespace
@@ -128,7 +135,7 @@ struct ManagedRun::Impl {
   std::optional<run::RestoreOrder> restore_order;   // of rank 0
   fs::path chosen;
   std::string chosen_notes;
-  std::optional<double> last_sign;  // of a failed process before this one, as rank 0 knows it
+  std::optional<run::FailedProcess> failed;  // before this process, as rank 0 knows it
   bool has_noted_failure = false;
   bool has_resumed = false;
   bool is_save_requested = false;  // of rank 0: due by the clock, and not yet agreed on
@@ -194,7 +201,7 @@ Result<std::unique_ptr<ManagedRun>> ManagedRun::open(const fs::path& root, Manag
   return managed;
 }
 
-// At rank 0: the last sign of a failed process, the directory, its notes, and the warnings. Without a checkpoint the
+// At rank 0: the failed process before, the directory, its notes, and the warnings. Without a checkpoint the
 // first alone.
 Result<std::string> ManagedRun::Impl::choose(const std::optional<Error>& fault) {
   if (fault && restore_order) {
@@ -212,12 +219,11 @@ Result<std::string> ManagedRun::Impl::choose(const std::optional<Error>& fault) 
     CAIRN_TRY_ASSIGN(restore_order, run::RestoreOrder::of(root));
   }
   CAIRN_TRY_ASSIGN(const std::optional<fs::path> directory, restore_order->next());
-  const auto sign = lease != nullptr ? lease->last_sign_before() : std::nullopt;
-  const std::string sign_text = sign ? fmt::format("{}", *sign) : std::string();
-  if (!directory) return joined({sign_text});
+  const std::string before = encode(lease != nullptr ? lease->failed_before() : std::nullopt);
+  if (!directory) return joined({before});
   std::string notes;
   if (Result<std::string> read = run::notes_in(*directory)) notes = *std::move(read);
-  std::vector<std::string> parts = {sign_text, directory->string(), notes};
+  std::vector<std::string> parts = {before, directory->string(), notes};
   for (const Error& warning : restore_order->take_warnings()) {
     parts.push_back(std::string(warning.what()) + ": '" + directory->string() + "' takes its place");
   }
@@ -231,8 +237,9 @@ Result<std::optional<fs::path>> ManagedRun::next_checkpoint(const std::optional<
   CAIRN_TRY_ASSIGN(const std::string answer, impl_->ranks.broadcast(std::move(mine)));
   const std::vector<std::string> parts = parted(answer);
   if (parts.empty()) return Error(ErrorCode::kInternal, "rank 0 has sent no answer");
-  impl_->last_sign = seconds_in(parts[0]);
+  impl_->failed = decode(parts[0]);
   if (parts.size() < 3) {
+    impl_->has_resumed = true;
     impl_->note_failure();
     return std::optional<fs::path>();
   }
@@ -244,8 +251,8 @@ Result<std::optional<fs::path>> ManagedRun::next_checkpoint(const std::optional<
 
 // Rank 0 may learn late that a process of another host has died.
 void ManagedRun::Impl::note_failure() {
-  if (!last_sign && lease != nullptr) last_sign = lease->last_sign_before();
-  if (last_sign && !std::exchange(has_noted_failure, true)) account.fail(*last_sign);
+  if (!failed && lease != nullptr) failed = lease->failed_before();
+  if (failed && !std::exchange(has_noted_failure, true)) account.fail(*failed);
 }
 
 std::uint64_t ManagedRun::resumed() {
@@ -313,6 +320,7 @@ Result<SaveStart> ManagedRun::begin(std::uint64_t step, const ManagedSave& save)
     if (impl_->failures >= failures_max && !is_last) return impl_->too_many_failures();
   }
   if (impl_->lease != nullptr) CAIRN_TRY(impl_->lease->confirm());
+  impl_->has_resumed = true;  // the account of this run goes on, also if a later restore goes back
   impl_->note_failure();
   const double now = seconds_since_1970();
   std::map<std::string, double> finite;

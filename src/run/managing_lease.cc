@@ -27,11 +27,14 @@ constexpr std::chrono::milliseconds kPause{200};
 constexpr std::chrono::seconds kSilence{20};
 constexpr std::chrono::seconds kLookMax{5};
 
+// In place of the number of a save the lease holds the start of the process.
 commit::SaveIdentity new_identity() {
   const os::Random128 id = os::random_128();
   commit::SaveIdentity identity;
   identity.save_id = {id.high, id.low};
   identity.job_id = identity.save_id;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  identity.save_number = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
   return identity;
 }
 
@@ -94,7 +97,7 @@ Result<bool> ManagingLease::try_to_take(const std::optional<std::string>& dead) 
     CAIRN_TRY_ASSIGN(const double last_sign, storage_->touched_at(kManagerName));
     CAIRN_TRY(storage_->remove(kManagerName));
     const std::lock_guard guard(mutex_);
-    last_sign_ = last_sign;
+    failed_ = FailedProcess{holder ? static_cast<double>(holder->identity.save_number) : 0, last_sign};
   }
   CAIRN_TRY_ASSIGN(lease_, commit::Lease::take_file(*storage_, identity_, kManagerName));
   return true;
@@ -144,9 +147,9 @@ Result<bool> ManagingLease::is_mine_soon() {
   return looking_.wait_for(kLookMax) == std::future_status::ready ? looking_.get() : Result<bool>(not_yet());
 }
 
-std::optional<double> ManagingLease::last_sign_before() const {
+std::optional<FailedProcess> ManagingLease::failed_before() const {
   const std::lock_guard guard(mutex_);
-  return last_sign_;
+  return failed_;
 }
 
 Result<bool> ManagingLease::is_mine() const {

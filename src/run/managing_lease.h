@@ -18,6 +18,12 @@
 
 namespace cairn::run {
 
+// A process that did not remove its lease, in seconds since 1970.
+struct FailedProcess {
+  double started = 0;    // by the clock of its host; 0: unknown
+  double last_sign = 0;  // its last sign of life, by the clock of the storage
+};
+
 class ManagingLease {
  public:
   // Makes the root. kUnavailable if a living process of this host holds the lease. If a process of another host may
@@ -31,9 +37,8 @@ class ManagingLease {
   Result<void> confirm();
   // Whether the lease in the root is this process's, as far as the file tells. After confirm(); from any thread.
   Result<bool> is_mine() const;
-  // The last sign of life of a process that did not remove its lease, by the clock of the storage, in seconds since
-  // 1970; nullopt if there was none. After take(), or after confirm() if the process may be on another host.
-  std::optional<double> last_sign_before() const;
+  // The process before, if it has failed. Known after take(), or after confirm() if the process may be on another host.
+  std::optional<FailedProcess> failed_before() const;
   // Removes the lease, if it is this process's.
   Result<void> remove();
 
@@ -46,7 +51,7 @@ class ManagingLease {
   std::unique_ptr<storage::Storage> storage_;
   commit::SaveIdentity identity_;
   mutable std::mutex mutex_;
-  std::optional<double> last_sign_;
+  std::optional<FailedProcess> failed_;
   std::optional<commit::Lease> lease_;
   std::future<Result<void>> outlasting_;
   std::future<Result<bool>> looking_;

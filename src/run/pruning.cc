@@ -84,6 +84,7 @@ class Pruning {
     for (const fs::path& directory : directories) note(directory);    // (2)
     candidates_ = checkpointer::candidates_in(directories, {}, checkpointer::Models::kIfAlone, open_);
     std::erase_if(candidates_, [](const Candidate& candidate) { return candidate.is_model(); });
+    keep_nameless();
     keep_damaged_newer();
     if (candidates_.empty()) return {};
     const std::vector<std::size_t> chosen = choose();  // (3)
@@ -127,6 +128,14 @@ class Pruning {
         options_.adopt ? commit::WithoutRecord::kIdentify : commit::WithoutRecord::kLeaveUnknown;
     auto in_place = commit::read_metadata_in_place(**storage, std::string(kMetadataName), without_record);
     if (in_place) noted_[directory] = *std::move(in_place);
+  }
+
+  // A run resumes from none of these (restore_order.h): they take no other's place.
+  void keep_nameless() {
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      if (!step_in_name(candidates_[i].directory)) report_.kept.push_back(kept(i, "no step in its name"));
+    }
+    std::erase_if(candidates_, [](const Candidate& candidate) { return !step_in_name(candidate.directory); });
   }
 
   // From then on the first candidate is the newest good one; no candidate is left if none is good.

@@ -132,14 +132,22 @@ TEST_F(Pruning, LeavesFilesOfOthers) {
 
 TEST_F(Pruning, LeavesCopiesAndLinks) {
   for (int step = 1; step <= 2; ++step) save_step(step);
-  ASSERT_TRUE(convert(directory_of(1), root_ / "copy"));
+  ASSERT_TRUE(convert(directory_of(1), root_ / "copy-1"));
   fs::create_directory_symlink(directory_of(1), root_ / "link");
   EXPECT_EQ(prune_all(keep_last(1)).removed.size(), 1u);
-  EXPECT_EQ(names(), (Names{"copy", "link", "step-2"}));
+  EXPECT_EQ(names(), (Names{"copy-1", "link", "step-2"}));
   PruneOptions adopting = keep_last(1);
   adopting.adopt = true;
   EXPECT_EQ(prune_all(adopting).removed.size(), 1u);
   EXPECT_EQ(names(), (Names{"link", "step-2"}));
+}
+
+// CheckpointManager does not resume from such a checkpoint.
+TEST_F(Pruning, ANamelessOneTakesNoPlace) {
+  for (int step = 1; step <= 3; ++step) save_step(step);
+  fs::rename(directory_of(3), root_ / "last.ckpt");
+  EXPECT_EQ(prune_all(keep_last(1)).removed.size(), 1u);
+  EXPECT_EQ(names(), (Names{"last.ckpt", "step-2"}));
 }
 
 TEST_F(Pruning, KeepsTheBestByItsMetrics) {

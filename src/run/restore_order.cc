@@ -90,7 +90,8 @@ Result<RestoreOrder> RestoreOrder::of(const std::filesystem::path& root) {
 Result<std::optional<std::filesystem::path>> RestoreOrder::next() {
   for (; next_ < candidates_.size(); ++next_) {
     const Candidate& candidate = candidates_[next_];
-    std::optional<Error> fault = without_step(candidate.directory);
+    std::optional<Error> fault = candidate.fault;
+    if (!fault || !checkpointer::leaves_open(*fault)) fault = without_step(candidate.directory);
     if (!fault) fault = candidate.fault ? candidate.fault : checkpointer::fault_of(candidate, Depth::kTrailers);
     if (!fault) {
       pass_over_remains(step_in_name(candidate.directory));

@@ -84,15 +84,22 @@ void RunAccount::resume(std::string_view notes) {
   idle_before_ = std::max(0.0, started_ - *resumed_from_);
 }
 
-void RunAccount::fail(double last_sign) {
+void RunAccount::fail(const FailedProcess& process) {
   const std::lock_guard lock(mutex_);
   ++sums_.failures;
   idle_before_ = 0;
-  if (resumed_from_) sums_.redone += std::max(0.0, last_sign - *resumed_from_);
-  if (first_step_) {
-    add_restart(last_sign);
+  const double started = process.started > 0 ? process.started : resumed_from_.value_or(process.last_sign);
+  if (resumed_from_) {  // before `started`, the job waited in a queue
+    idle_before_ = std::max(0.0, started - *resumed_from_);
+    sums_.redone += std::max(0.0, process.last_sign - std::max(started, *resumed_from_));
   } else {
-    last_sign_ = last_sign;
+    origin_ = std::min(origin_, started);
+    sums_.redone += std::max(0.0, process.last_sign - started);
+  }
+  if (first_step_) {
+    add_restart(process.last_sign);
+  } else {
+    last_sign_ = process.last_sign;
   }
 }
 
@@ -163,7 +170,7 @@ void RunAccount::save_drops(double now) {
   const std::lock_guard lock(mutex_);
   begun_.reset();
   if (!call_begun_) return;
-  add_call(std::max(0.0, now - *std::exchange(call_begun_, std::nullopt)));
+  sums_.calls += std::max(0.0, now - *std::exchange(call_begun_, std::nullopt));
   if (last_step_) last_step_ = now;
 }
 

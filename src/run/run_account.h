@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "run/managing_lease.h"
+
 namespace cairn::run {
 
 class RunAccount {
@@ -21,9 +23,9 @@ class RunAccount {
   // and notes without the member, have no account. Without a fail(), no process ran from that checkpoint to the start
   // of this process: the time is no time of the run.
   void resume(std::string_view notes);
-  // The process before has not closed its manager, and gave its last sign of life at `last_sign`. Once, after resume():
-  // it may be known late that a process of another host is dead.
-  void fail(double last_sign);
+  // The process before has not closed its manager. Once, after resume(): it may be known late that a process of another
+  // host is dead.
+  void fail(const FailedProcess& process);
   // The trainer has ended a step.
   void step(double now);
   // The trainer has waited `waited` seconds for the save before.

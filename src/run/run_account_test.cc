@@ -78,7 +78,7 @@ TEST(RunAccount, TimeInAQueueIsNoTimeOfTheRun) {
 TEST(RunAccount, AFailureCountsTheRestart) {
   RunAccount resumed(1200);
   resumed.resume(first_notes());
-  resumed.fail(1130);
+  resumed.fail({1000, 1130});
   resumed.step(1260);
   const ManagedRunReport report = resumed.report(1300);
   EXPECT_EQ(report.elapsed, 300);
@@ -93,12 +93,34 @@ TEST(RunAccount, AFailureKnownLateCountsAsMuch) {
   resumed.resume(first_notes());
   resumed.step(1260);
   EXPECT_EQ(resumed.report(1300).elapsed, 200);
-  resumed.fail(1130);
+  resumed.fail({1000, 1130});
   const ManagedRunReport report = resumed.report(1300);
   EXPECT_EQ(report.elapsed, 300);
   EXPECT_EQ(report.failures, 1U);
   EXPECT_EQ(report.redone, 30);
   EXPECT_EQ(report.restarts, 130);
+}
+
+// A process that has resumed from a clean end dies before its first save: the queue before it is not done again.
+TEST(RunAccount, TimeInAQueueIsNotDoneAgain) {
+  RunAccount third(9000);
+  third.resume(first_notes());
+  third.fail({8000, 8050});
+  third.step(9010);
+  const ManagedRunReport report = third.report(9010);
+  EXPECT_EQ(report.elapsed, 100 + 1010);
+  EXPECT_EQ(report.redone, 50);
+  EXPECT_EQ(report.restarts, 960);
+}
+
+TEST(RunAccount, CountsAFailureOfAnEmptyRoot) {
+  RunAccount second(1200);
+  second.fail({1000, 1130});
+  second.step(1230);
+  const ManagedRunReport report = second.report(1300);
+  EXPECT_EQ(report.elapsed, 300);
+  EXPECT_EQ(report.redone, 130);
+  EXPECT_EQ(report.restarts, 100);
 }
 
 TEST(RunAccount, DamagedNotesHoldNoAccount) {

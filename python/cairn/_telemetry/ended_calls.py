@@ -8,8 +8,9 @@ import traceback
 from pathlib import Path
 
 _log = logging.getLogger("cairn")
-_AFTER_STEP = re.compile(r"step[-_=. ]?([0-9]+)", re.IGNORECASE)
+_AFTER_STEP = re.compile(r"steps?[-_=. ]?([0-9]+)(?![0-9])(?!\.0*[1-9])", re.IGNORECASE)
 _NUMBER = re.compile(r"[0-9]+")
+_VERSION = re.compile(r"-v[0-9]+\.ckpt$")
 _DIGITS_MAX = 18
 
 
@@ -48,5 +49,5 @@ class Stopwatch:
 
 def _step_in_name(name: str) -> int | None:
     """Returns the step in a directory's name, as the engine finds it (src/core/step_in_name.h)."""
-    numbers = _AFTER_STEP.findall(name) or _NUMBER.findall(name)
+    numbers = _AFTER_STEP.findall(name) or _NUMBER.findall(_VERSION.sub("", name))
     return int(numbers[-1]) if numbers and len(numbers[-1]) <= _DIGITS_MAX else None
