@@ -44,8 +44,8 @@ struct LatestOptions {
 // link may be newer than the result, unless its time is earlier than the time of the result's `.metadata` and its name
 // has no greater step. The time is that of the closed `.metadata`, else of the directory or link.
 //
-// The step in a directory's name is the number after the last "step" (of any case, with at most one of -_=. or a space
-// between), and without such a number the last number: 1200 of `epoch=3-step=1200-v1.ckpt` and of `checkpoint-1200`.
+// The step in a directory's name is the number after the last "step" or "steps" that is no fraction, and else the last
+// number without Lightning's version: 1200 of `epoch=3-step=1200-v1.ckpt`, of `checkpoint-1200` and of `1200-v1.ckpt`.
 //
 // Cairn's checkpoints are ordered by their commit records: by the start of the job, then by the number of the save
 // within the job, then by the step in the directory's name. Times of files do not count: saves may overlap, and

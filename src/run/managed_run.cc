@@ -119,6 +119,7 @@ struct ManagedRun::Impl {
   Result<std::string> choose(const std::optional<Error>& fault);
   Error too_many_failures();
   void note_failure();
+  void learn() { clock.learn(account.costs(), account.report(seconds_since_1970())); }
 
   bool is_of_a_fork() const { return getpid() != process; }
 
@@ -341,7 +342,7 @@ Result<SaveStart> ManagedRun::begin(std::uint64_t step, const ManagedSave& save)
 // A save may end before its call returns. The costs of both are known after the later of the two.
 void ManagedRun::began() {
   impl_->account.save_returns(seconds_since_1970());
-  impl_->clock.learn(impl_->account.costs(), impl_->account.report(seconds_since_1970()));
+  impl_->learn();
 }
 
 void ManagedRun::dropped() {
@@ -352,7 +353,7 @@ void ManagedRun::dropped() {
 void ManagedRun::ended(const std::optional<Error>& fault) {
   impl_->account.save_ends(!fault, seconds_since_1970());
   impl_->clock.save_ends();
-  impl_->clock.learn(impl_->account.costs(), impl_->account.report(seconds_since_1970()));
+  impl_->learn();
   {
     const std::lock_guard lock(impl_->mutex);
     impl_->failures = fault ? impl_->failures + 1 : 0;

@@ -95,8 +95,8 @@ Result<CheckpointManager> CheckpointManager::open(const fs::path& root, Checkpoi
   }
   options.checkpointer.overlap = true;  // save() itself waits; a failed save must not fail the next one too
   options.save.save.collectives = options.run.collectives;
-  options.save.save.overwrite_pinned =
-      false;  // an automatic name may meet a checkpoint of an earlier course of the run
+  // The name of a step may meet a checkpoint of an earlier course of the run.
+  options.save.save.overwrite_pinned = false;
   options.load.collectives = options.run.collectives;
   auto impl = std::make_unique<Impl>(std::move(options));
   CAIRN_TRY_ASSIGN(impl->run, ManagedRun::open(root, impl->options.run));
@@ -131,7 +131,7 @@ Result<std::optional<AsyncSave>> CheckpointManager::save(std::uint64_t step, con
   return std::optional(std::move(save));
 }
 
-// A rank that fails at the stop as the save before has not ended.
+// On a rank whose save before has not ended within the grace.
 AsyncSave CheckpointManager::Impl::leave_stop() {
   Error error(ErrorCode::kUnavailable, "the save before the stop has not ended within the grace of " +
                                            std::to_string(options.grace.count()) +

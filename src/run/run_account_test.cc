@@ -75,16 +75,20 @@ TEST(RunAccount, TimeInAQueueIsNoTimeOfTheRun) {
   EXPECT_EQ(third.report(9001).failures, 0U);
 }
 
+// At 1300: of a process that has resumed from first_notes(), after one from 1000 to 1130, and ended a step at 1260.
+void expect_the_restart(const ManagedRunReport& report) {
+  EXPECT_EQ(report.elapsed, 300);
+  EXPECT_EQ(report.failures, 1U);
+  EXPECT_EQ(report.redone, 30);
+  EXPECT_EQ(report.restarts, 130);
+}
+
 TEST(RunAccount, AFailureCountsTheRestart) {
   RunAccount resumed(1200);
   resumed.resume(first_notes());
   resumed.fail({1000, 1130});
   resumed.step(1260);
-  const ManagedRunReport report = resumed.report(1300);
-  EXPECT_EQ(report.elapsed, 300);
-  EXPECT_EQ(report.failures, 1U);
-  EXPECT_EQ(report.redone, 30);
-  EXPECT_EQ(report.restarts, 130);
+  expect_the_restart(resumed.report(1300));
 }
 
 // It is known late that a process of another host is dead.
@@ -94,11 +98,7 @@ TEST(RunAccount, AFailureKnownLateCountsAsMuch) {
   resumed.step(1260);
   EXPECT_EQ(resumed.report(1300).elapsed, 200);
   resumed.fail({1000, 1130});
-  const ManagedRunReport report = resumed.report(1300);
-  EXPECT_EQ(report.elapsed, 300);
-  EXPECT_EQ(report.failures, 1U);
-  EXPECT_EQ(report.redone, 30);
-  EXPECT_EQ(report.restarts, 130);
+  expect_the_restart(resumed.report(1300));
 }
 
 // A process that has resumed from a clean end dies before its first save: the queue before it is not done again.
