@@ -74,8 +74,10 @@ struct ManagedRunOptions {
   std::shared_ptr<RunStore> store = {};
   // A rank that does not answer so long to an announced stop or save fails the next step of all ranks.
   std::chrono::milliseconds agreement_deadline = std::chrono::seconds(30);
-  // Signals that stop the run (request_stop()). A second arrival of a signal takes the action that was in place before.
+  // Signals that stop the run (request_stop()). A second arrival of a signal takes the action that was in place before;
+  // a handler that was in place before is called at the first arrival too, except for the signals of `uncalled_before`.
   std::vector<int> stop_signals = {};
+  std::vector<int> uncalled_before = {};  // of `stop_signals`
   // Called in any thread: a checkpoint that a restart passes over, a failed save, a problem of a removal.
   std::function<void(const Error&)> warn = {};
   std::function<bool()> interrupted = {};  // called often by calls that wait; true: kCancelled
@@ -149,13 +151,17 @@ class ManagedRun {
 
   // Whether a save is due after `step`. Every rank calls due() after each step: the ranks wait here, and only here,
   // until all have heard of an announced stop. Without an announcement costs less than a microsecond. A second call
-  // with an equal step has an equal result. kUnavailable if a rank has not answered.
+  // with an equal step has an equal result. kStop stays the result until a save begins. kUnavailable if a rank has not
+  // answered.
   Result<Due> due(std::uint64_t step);
   // Stops the run: due() is kStop at one step on all ranks. From any thread of any rank, also when the caller learns
   // of the end of its time by another way than a signal. kUnsupported if there are several ranks and no store.
   Result<void> request_stop();
   // Whether due() has been kStop.
   bool is_stopping() const;
+  // Whether request_stop() was called on this rank, also by a signal. The ranks may not have agreed on it yet. From any
+  // thread.
+  bool is_stop_requested() const;
 
   // Begins a save of `step`. Fails if as many saves have failed in a row as the options say, and on rank 0 if another
   // process has taken over the root: the caller passes the error on to all ranks (abandon_save()).
@@ -175,8 +181,10 @@ class ManagedRun {
 
   std::filesystem::path directory_of(std::uint64_t step) const;
   ManagedRunReport report() const;  // from any thread
-  // Waits for the removal under way, and leaves the root to the next manager. Does nothing in a child made by fork.
-  Result<void> close();
+  // Leaves the root to the next manager. Waits up to 10 s for the removal under way; the next manager goes on with it.
+  // `has_failed`: the process ends by a failure, which the next process counts in the report. Does nothing in a child
+  // made by fork.
+  Result<void> close(bool has_failed = false);
 
   struct Impl;  // the library's own
   explicit ManagedRun(std::unique_ptr<Impl> impl);
@@ -184,6 +192,12 @@ class ManagedRun {
  private:
   std::unique_ptr<Impl> impl_;
 };
+
+// For a worker process of a rank, such as one that reads data: a launcher and a scheduler send the signals of a stop to
+// all processes of a job, and a worker that they end fails the step of the rank. Afterwards the worker takes these
+// signals from its parent process alone. For the whole process, and for good. kInvalidArgument for a signal that can't
+// be caught.
+Result<void> ignore_stop_signals(const std::vector<int>& signals);
 
 struct CheckpointManagerOptions {
   ManagedRunOptions run = {};
@@ -200,7 +214,7 @@ class CheckpointManager {
   static Result<CheckpointManager> open(const std::filesystem::path& root, CheckpointManagerOptions options = {});
   CheckpointManager(CheckpointManager&&) noexcept;
   CheckpointManager& operator=(CheckpointManager&&) noexcept;
-  ~CheckpointManager();  // as close(), without its error
+  ~CheckpointManager();  // as close(), without its error; an exception that ends the scope is a failure of the process
 
   // Loads the newest good checkpoint into `state`, and returns its step; nullopt if the root holds no checkpoint.
   Result<std::optional<std::uint64_t>> restore(StateDict& state);
@@ -215,7 +229,7 @@ class CheckpointManager {
   ManagedRun& run();
   // Waits for the save in flight, and returns its error.
   Result<void> wait();
-  Result<void> close();
+  Result<void> close(bool has_failed = false);  // ManagedRun::close()
 
  private:
   struct Impl;

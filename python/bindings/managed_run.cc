@@ -128,6 +128,7 @@ ManagedRunOptions options_of(const nb::tuple& settings) {
   options.wait_for_saves = of_seconds(nb::cast<double>(settings[5]));
   options.agreement_deadline = of_seconds(nb::cast<double>(settings[6]));
   options.stop_signals = nb::cast<std::vector<int>>(settings[7]);
+  options.uncalled_before = nb::cast<std::vector<int>>(settings[8]);
   return options;
 }
 
@@ -164,7 +165,8 @@ class PythonManagedRun {
 
  public:
   // `settings`: the schedule, the name of a step's directory, the rule or None, whether it adopts, the failures in a
-  // row, the waits for saves in flight and for the answers of ranks in seconds, and the signals of a stop.
+  // row, the waits for saves in flight and for the answers of ranks in seconds, the signals of a stop, and those of
+  // them whose handler before is not called.
   PythonManagedRun(const nb::bytes& root, const nb::tuple& settings, nb::object collectives, nb::object store,
                    nb::object warn)
       : collectives_(std::move(collectives)) {
@@ -248,14 +250,12 @@ class PythonManagedRun {
                           report.good_share());
   }
 
-  void close() {
+  bool is_stop_requested() { return run_->is_stop_requested(); }
+
+  // Ctrl-C ends the wait for a removal, and is raised when the run is closed.
+  void close(bool has_failed) {
     if (std::exchange(is_closed_, true)) return;
-    Result<void> closed;
-    {
-      const nb::gil_scoped_release released;
-      closed = run_->close();
-    }
-    unwrap(std::move(closed));
+    call([&] { return run_->close(has_failed); });
   }
 
  private:
@@ -268,6 +268,7 @@ class PythonManagedRun {
 }  // namespace
 
 void bind_managed_run(nb::module_& module) {
+  module.def("ignore_stop_signals", [](const std::vector<int>& signals) { unwrap(ignore_stop_signals(signals)); });
   nb::class_<PythonManagedRun>(module, "ManagedRun")
       .def(nb::init<const nb::bytes&, const nb::tuple&, nb::object, nb::object, nb::object>(), nb::arg(), nb::arg(),
            nb::arg().none(), nb::arg().none(), nb::arg())
@@ -285,6 +286,7 @@ void bind_managed_run(nb::module_& module) {
       .def("metrics", &PythonManagedRun::metrics)
       .def("directory_of", &PythonManagedRun::directory_of)
       .def("report", &PythonManagedRun::report)
+      .def("is_stop_requested", &PythonManagedRun::is_stop_requested)
       .def("close", &PythonManagedRun::close);
 }
 

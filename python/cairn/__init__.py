@@ -71,6 +71,7 @@ from cairn.retention import (
     unpin,
 )
 from cairn.run_cost import SimulatedRun, simulate_run
+from cairn.stop_signals import ignore_stop_signals
 
 __all__ = [
     "AsyncCheckpointerType",
@@ -155,6 +156,7 @@ __all__ = [
     "configure_saves",
     "convert",
     "diff",
+    "ignore_stop_signals",
     "install",
     "latest",
     "load",

@@ -113,6 +113,7 @@ from cairn.retention import unpin as unpin
 from cairn.run_cost import SimulatedRun as SimulatedRun
 from cairn.run_cost import simulate_run as simulate_run
 from cairn.staging import staging_fence as staging_fence
+from cairn.stop_signals import ignore_stop_signals as ignore_stop_signals
 from cairn.warnings import ConversionWarning as ConversionWarning
 from cairn.warnings import DamageWarning as DamageWarning
 from cairn.warnings import DeviceWarning as DeviceWarning

@@ -46,6 +46,9 @@ class Error(Exception):
     #: After a call of several ranks: the failure of each failed rank, and the record of the exception that caused the
     #: failure.
     causes: list[tuple["Error", ExceptionRecord | None]]
+    #: Whether the ``load_state_dict()`` of an entry of the caller's has raised the error: it says nothing of the
+    #: checkpoint.
+    _is_of_entry: bool = False
     #: The message without the texts of the attributes. The message of an error of the engine has these texts.
     _bare_message: str
 

@@ -123,7 +123,10 @@ class ManagedCheckpoints(_Checkpoint):  # type: ignore[misc]
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         loop = trainer.fit_loop.epoch_loop
-        if not loop._should_check_val_fx(trainer.fit_loop._data_fetcher):
+        if trainer.global_step == self._step:  # gradients are accumulated
+            return
+        validates = loop._should_check_val_fx(trainer.fit_loop._data_fetcher)
+        if not validates or self.manager.stops_at(trainer.global_step):  # a validation may outlast the grace of a stop
             self._end_step(trainer, validated=False)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:

@@ -6,7 +6,6 @@ import datetime
 import json
 import logging
 import math
-import operator
 import os
 import signal
 import threading
@@ -19,7 +18,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsFloat, SupportsIndex
 
-import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -31,6 +29,7 @@ from cairn._calls.load import load
 from cairn._directory import existing_directory, real_path
 from cairn._ranks.checkpoint_exceptions import failures_of
 from cairn._ranks.ranks import Ranks, reason_of
+from cairn._run_arguments import SaveEvery, check_seconds, number_of, numbers_of, raising_of, schedule_of, state_of
 from cairn._state.notes import notes_text
 from cairn._torch_names import modules
 from cairn._torch_names.torch_floor import AsyncCheckpointerType
@@ -48,7 +47,6 @@ from cairn.progress import Progress, show_progress
 from cairn.retention import retention_rule
 from cairn.warnings import DamageWarning
 
-_SaveEvery = int | datetime.timedelta | Literal["auto"]
 _Best = tuple[str, Literal["min", "max"]] | tuple[str, Literal["min", "max"], int]
 _log = logging.getLogger("cairn")
 _NO, _SAVE, _STOP = range(3)  # the results of the engine's due()
@@ -127,10 +125,11 @@ class CheckpointManager:
     `root` count too, also those of ``torch.distributed.checkpoint``. A pinned checkpoint in the directory of a step is
     not replaced: the save of that step fails.
 
-    `preemption_signals`: after one of them on any rank, all ranks save at the same step, and `preempted` is True. The
-    handlers that were there before are called too. A second arrival of a signal takes the action from before: SIGTERM
-    then ends the process. `grace_seconds`: save() waits at most so long at a stop, for the save in flight and until the
-    save of the stop is durable.
+    `preemption_signals`: after one of them on any rank, all ranks save at the same step, and `preempted` is True.
+    The handlers that were there before are called too, except Python's own of SIGINT, which would raise
+    KeyboardInterrupt. A second arrival of a signal takes the action from before: SIGTERM then ends the process.
+    `grace_seconds`: save() waits at most so long at a stop, for the save in flight and until the save of the stop
+    is durable.
 
     `failures_in_a_row`: a failed save is a warning on the log `cairn`, until so many have failed one after the other;
     the next save then raises the error. A save with ``force=True`` is tried once more. `process`: a native process
@@ -149,7 +148,7 @@ class CheckpointManager:
         self,
         root: str | os.PathLike[str],
         *,
-        save_every: _SaveEvery | Sequence[_SaveEvery] | None = None,
+        save_every: SaveEvery | Sequence[SaveEvery] | None = None,
         keep_last: int | None = None,
         keep_every: int | datetime.timedelta | None = None,
         keep_best: _Best | Sequence[_Best] | None = None,
@@ -169,13 +168,13 @@ class CheckpointManager:
         no_dist: bool = False,
     ) -> None:
         rule = retention_rule(keep_last, keep_every, keep_best, newer_than)
-        schedule = _schedule_of(save_every, interval_bounds, expected_between_failures.total_seconds())
+        schedule = schedule_of(save_every, interval_bounds, expected_between_failures.total_seconds())
         for what, seconds in (
             ("grace_seconds", grace_seconds),
             ("wait_seconds", wait_seconds),
             ("agreement_seconds", agreement_seconds),
         ):
-            _check_seconds(what, seconds)
+            check_seconds(what, seconds)
         place = Path(existing_directory(os.fspath(root))).absolute()
         self.root = real_path(place)
         self._ranks = _ranks_of(process_group, no_dist)
@@ -197,7 +196,8 @@ class CheckpointManager:
             store = GroupStore(process_group)
         kept = None if rule == retention_rule(None, None, None, None) else rule
         waits = (float(wait_seconds), float(agreement_seconds))
-        settings = (schedule, name, kept, adopt, failures_in_a_row, *waits, list(preemption_signals))
+        signals = list(preemption_signals)
+        settings = (schedule, name, kept, adopt, failures_in_a_row, *waits, signals, raising_of(signals))
         together = self._ranks.options.get("collectives")
         self._run = _engine.ManagedRun(os.fsencode(place), settings, together, store, self._warnings)
         self._display = show_progress() if progress else None
@@ -213,12 +213,16 @@ class CheckpointManager:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes the manager. An exception of the block passes; the failure of the last save is then only logged."""
+        """Closes the manager. An exception of the block passes; the failure of the last save is then only logged.
+
+        An exception counts as a failure of the run in the next process's report. SystemExit and KeyboardInterrupt do
+        not.
+        """
         if error is None:
             self.close()
             return
         try:
-            self.close()
+            self._close(has_failed=isinstance(error, Exception))
         except Error as failure:
             _log.error("closing the manager of '%s': %s", self.root, failure)
 
@@ -235,7 +239,12 @@ class CheckpointManager:
     def should_save(self, step: SupportsIndex) -> bool:
         """Whether save() would save after `step`: for callers whose state is expensive to collect. As for save(), all
         ranks call it after each step."""
-        return self._due(_number_of(step)) != _NO
+        return self._due(number_of(step)) != _NO
+
+    def stops_at(self, step: SupportsIndex) -> bool:
+        """Whether save() after `step` would be the save of a stop: for callers who do other work between a step and its
+        save. As for should_save(), all ranks call it after each step."""
+        return self._due(number_of(step)) == _STOP
 
     def save(
         self,
@@ -259,25 +268,29 @@ class CheckpointManager:
         function `state` on all ranks. With the save of a stop, the call returns when the save is durable, or after
         `grace_seconds`; if the save before has not ended then, the save of the stop fails.
         """
-        step = _number_of(step)
-        due = self._due(step)
+        step = number_of(step)
+        due = self._due_or_forced(step) if force else self._due(step)
         if due == _NO and not force:
             return None
         begun = time.monotonic()
         is_stop = due == _STOP
-        self._preempted = self._preempted or is_stop
         if is_stop:
-            self._grace_ends = begun + self._grace
-        if is_stop and not self._has_ended_everywhere(self._grace_ends):
-            return _failed_save(self._not_made(step))
-        if not is_stop:
-            self._finish()
+            self._stop(begun)
+        has_ended = self._finish(self._grace_ends if is_stop else math.inf)
         with self._dropped_if_not_made():
-            with self._ranks.all_fail_together("begin"):
-                waited = time.monotonic() - begun
-                place, text = self._run.begin(step, _numbers(metrics), notes_text(notes), force, waited)
+            start, is_stop = self._begin_on_all_ranks(
+                lambda: self._run.begin(step, numbers_of(metrics), notes_text(notes), force, time.monotonic() - begun),
+                has_ended=has_ended,
+                is_stop=is_stop,
+            )
+            if is_stop and not self._preempted:  # a rank that could not tell the others before
+                self._stop(begun)
+            if start is None:
+                self._run.dropped()
+                return _failed_save(self._not_made(step))
+            place, text = start
             with self._ranks.all_fail_together("state"):  # by then no rank is missing in the function's collectives
-                made, stored = _state_of(state), json.loads(text)
+                made, stored = state_of(state), json.loads(text)
         try:
             future = self._begin(os.fsdecode(place), made, stored)
             if is_stop and not pending_saves.await_end(future, max(0.0, self._grace_ends - time.monotonic())):
@@ -327,11 +340,11 @@ class CheckpointManager:
 
     def metrics(self, step: SupportsIndex) -> dict[str, float]:
         """Returns the metrics of a step's checkpoint. Raises NotFound."""
-        return self._run.metrics(_number_of(step))
+        return self._run.metrics(number_of(step))
 
     def directory_of(self, step: SupportsIndex) -> str:
         """Returns the directory into which save() saves a step."""
-        return os.fsdecode(self._run.directory_of(_number_of(step)))
+        return os.fsdecode(self._run.directory_of(number_of(step)))
 
     def report(self) -> RunReport:
         """Returns what saving and failing have cost the run; after close(), up to close()."""
@@ -346,9 +359,12 @@ class CheckpointManager:
     def close(self) -> None:
         """Waits for the save in flight, leaves `root` to the next manager, and raises the error of the last save.
 
-        After a stop the call waits at most to the end of the grace, and the writer goes on. In a child made by fork the
-        call does nothing.
+        After a stop the call waits at most to the end of the grace, and the writer goes on. Rank 0 waits up to 10 s for
+        a removal; the next manager goes on with it. In a child made by fork the call does nothing.
         """
+        self._close(has_failed=False)
+
+    def _close(self, *, has_failed: bool) -> None:
         if os.getpid() != self._process_id:
             return  # in a child made by fork: the save and the root are the parent's
         has_ended = False
@@ -359,15 +375,26 @@ class CheckpointManager:
                 self._last_report = self.report()
             atexit.unregister(self._finalizer)
             self._finalizer.detach()
-            self._run.close()
-            if self._display is not None:
-                self._display.close()
+            try:
+                self._run.close(has_failed)
+            finally:
+                if self._display is not None:
+                    self._display.close()
         if self._save is not None and has_ended:
             self._save.result()
 
     def _due(self, step: int) -> int:
         self._check_ranks()
         return self._run.due(step)
+
+    def _due_or_forced(self, step: int) -> int:
+        """As _due(). If the ranks can't agree on stops any more, the save that the caller asks for is made all the
+        same: the ranks meet in it, and a stop that this rank alone knows of is a stop of all."""
+        try:
+            return self._due(step)
+        except Unavailable as error:
+            _log.warning("%s: the save of step %d, with force=True, is made", error, step)
+            return _STOP if self._run.is_stop_requested() else _NO
 
     def _check_ranks(self) -> None:
         """Refuses a process group that the manager does not know: its saves would wait for other managers' ranks."""
@@ -382,9 +409,12 @@ class CheckpointManager:
         try:
             future = save_of_run(state, directory, self._kind, notes=notes, **self._call)
             Future.add_done_callback(future, _Count(self._run, counted))
-        except BaseException as error:  # after a Ctrl-C the save before stays the last one
+        except BaseException as error:  # the save before stays the last one, if the call raises
+            if not isinstance(error, Exception):  # Ctrl-C
+                self._run.dropped()
+                raise
             self._run.ended(reason_of(error))
-            if not isinstance(error, Exception) or _is_lasting(error):
+            if _is_lasting(error):
                 raise
             counted.set()
             future = _failed_save(error)
@@ -403,10 +433,26 @@ class CheckpointManager:
         self._save.exception()  # reported by the count
         return True
 
-    def _has_ended_everywhere(self, until: float) -> bool:
-        """As _finish(), of the last save of all ranks, with one result on all."""
-        (has_ended,) = self._ranks.smallest([int(self._finish(until))])
-        return bool(has_ended)
+    def _stop(self, begun: float) -> None:
+        self._preempted = True
+        self._grace_ends = begun + self._grace
+
+    def _begin_on_all_ranks(
+        self, begin: Callable[[], tuple[bytes, str]], *, has_ended: bool, is_stop: bool
+    ) -> tuple[tuple[bytes, str] | None, bool]:
+        """Returns the result of `begin`, or None if the save before has not ended on a rank, and whether a rank has to
+        stop. A failure of `begin` is raised on all ranks."""
+        start, failure = None, None
+        try:
+            start = begin() if has_ended else None
+        except BaseException as error:
+            failure = error
+        well, ended, goes_on = self._ranks.smallest([int(failure is None), int(has_ended), int(not is_stop)])
+        if not well:
+            with self._ranks.all_or_none("begin"):
+                if failure is not None:
+                    raise failure
+        return (start if ended else None), not goes_on
 
     def _not_made(self, step: int) -> Error:
         error = Unavailable(
@@ -451,14 +497,14 @@ def _failed_save(error: Exception) -> SaveFuture:
 
 def _close_quietly(run: "_engine.ManagedRun") -> None:
     try:
-        run.close()
+        run.close(False)
     except Error as failure:
         _log.warning("%s", failure)
 
 
 def _is_damage(error: Exception) -> bool:
     """Whether each rank that failed has found damage, and no rank another fault."""
-    if not isinstance(error, Error):
+    if not isinstance(error, Error) or error._is_of_entry:
         return False
     return all(isinstance(failure, _DAMAGE) for failure in _failures_in(error))
 
@@ -485,24 +531,6 @@ def _ranks_of(process_group: Any, no_dist: bool) -> Ranks:
     return ranks
 
 
-def _number_of(step: SupportsIndex) -> int:
-    number = operator.index(step)
-    if number < 0 or isinstance(step, bool):
-        raise InvalidArgument("a step is a number from 0", actual=repr(step))
-    return number
-
-
-def _state_of(state: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    made: Any = state
-    if callable(state) and not isinstance(state, (Mapping, torch.nn.Module)):  # a module's call is its forward()
-        made = state()
-    if not isinstance(made, Mapping):
-        raise InvalidArgument(
-            "the state is no state dict", expected="a dict, or a function that returns one", actual=repr(type(made))
-        )
-    return dict(made)
-
-
 def _is_lasting(error: Exception) -> bool:
     """Whether every later save would fail too. A directory that the system refuses may be of a file system that is
     read-only for a while."""
@@ -510,52 +538,6 @@ def _is_lasting(error: Exception) -> bool:
         isinstance(failure, (InvalidArgument, Unsupported)) and not isinstance(failure, UnusableDirectory)
         for failure in _failures_in(error)
     )
-
-
-def _numbers(metrics: Mapping[str, SupportsFloat] | None) -> dict[str, float]:
-    numbers = {}
-    for name, value in (metrics or {}).items():
-        try:
-            numbers[str(name)] = float(value.detach() if isinstance(value, torch.Tensor) else value)
-        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-            raise InvalidArgument(
-                f"the metric '{name}' is no number",
-                expected="a number, or a tensor of one element",
-                actual=f"{type(value).__name__}: {error}",
-            ) from error
-    return numbers
-
-
-def _check_seconds(what: str, seconds: float) -> None:
-    if not (isinstance(seconds, (int, float)) and math.isfinite(seconds) and 0 <= seconds <= 10**9):
-        raise InvalidArgument(f"{what} must be a number of seconds", actual=repr(seconds))
-
-
-def _schedule_of(
-    save_every: _SaveEvery | Sequence[_SaveEvery] | None, bounds: tuple[float, float], between_failures: float
-) -> tuple[Any, ...]:
-    parts = () if save_every is None else save_every if isinstance(save_every, (list, tuple)) else (save_every,)
-    steps, seconds, automatic = None, None, False
-    for part in parts:
-        if part == "auto":
-            automatic = True
-        elif isinstance(part, datetime.timedelta) and part.total_seconds() > 0 and seconds is None:
-            seconds = part.total_seconds()
-        elif isinstance(part, int) and not isinstance(part, bool) and part > 0 and steps is None:
-            steps = part
-        else:
-            raise InvalidArgument(
-                "save_every has a part that is no interval, or a second one of its kind",
-                expected="a positive number of steps, a positive timedelta, or 'auto', each at most once",
-                actual=repr(part),
-            )
-    least, most = bounds
-    if not 0 < least <= most < math.inf or not 0 < between_failures < math.inf:
-        raise InvalidArgument(
-            "interval_bounds and expected_between_failures must be positive, the lower bound first",
-            actual=f"{bounds}, {between_failures} s",
-        )
-    return steps, seconds, automatic, float(least), float(most), between_failures
 
 
 if not TYPE_CHECKING:  # for names that a later torch may have in a module of this name

@@ -16,17 +16,21 @@ namespace {
 
 constexpr std::string_view kRankLeasePrefix = "lease-";
 constexpr std::string_view kFirstLine = "cairn-lease 1";
+constexpr std::string_view kFailedLine = "ended with a failure";
 constexpr std::uint64_t kLeaseBytesMax = 64 * 1024;
 constexpr std::chrono::seconds kHeartbeat{5};
 constexpr int kFolderTriesMax = 16;
 
 std::string prefix_of(SaveForm form) { return std::string(kFolderPrefix) + (form == SaveForm::kModel ? "model-" : ""); }
 
-std::string encode(const SaveIdentity& identity, const os::ProcessIdentity& process) {
+// `since`: 0 for the lease of a save. The line "start" is the last of a complete lease.
+std::string encode(const SaveIdentity& identity, const os::ProcessIdentity& process, std::uint64_t since = 0) {
   std::ostringstream text;
   text << kFirstLine << "\nsave " << to_hex(identity.save_id) << "\njob " << to_hex(identity.job_id) << "\nnumber "
        << identity.save_number << "\nhost " << process.host << "\nboot " << process.boot_id << "\nnamespace "
-       << process.pid_namespace << "\npid " << process.pid << "\nstart " << process.start_time << "\n";
+       << process.pid_namespace << "\npid " << process.pid << "\n";
+  if (since > 0) text << "since " << since << "\n";
+  text << "start " << process.start_time << "\n";
   return text.str();
 }
 
@@ -35,7 +39,7 @@ std::optional<LeaseHolder> decode(const std::string& text) {
   std::string line;
   if (!std::getline(lines, line) || line != kFirstLine) return std::nullopt;
   LeaseHolder holder;
-  std::optional<std::uint64_t> number = 0, pid = 0, start;
+  std::optional<std::uint64_t> number = 0, since = 0, pid = 0, start;
   while (std::getline(lines, line)) {
     const std::size_t space = line.find(' ');
     if (space == std::string::npos) return std::nullopt;
@@ -47,16 +51,21 @@ std::optional<LeaseHolder> decode(const std::string& text) {
     if (name == "host") holder.process.host = value;
     if (name == "boot") holder.process.boot_id = value;
     if (name == "namespace") holder.process.pid_namespace = value;
+    if (name == "since") since = whole_number<std::uint64_t>(value);
+    if (name == "ended") holder.has_failed = line == kFailedLine;
     if (name == "pid") pid = whole_number<std::uint64_t>(value);
     if (name == "progress") holder.progress = decode_progress_line(line);
     if (name == "start" && !lines.eof()) start = whole_number<std::uint64_t>(value);
   }
-  if (!number || !pid || !start) return std::nullopt;  // not complete
+  if (!number || !since || !pid || !start) return std::nullopt;  // not complete
+  holder.since = *since;
   holder.identity.save_number = *number;
   holder.process.pid = static_cast<std::int64_t>(*pid);
   holder.process.start_time = *start;
   return holder.process.pid > 0 ? std::optional(holder) : std::nullopt;
 }
+
+}  // namespace
 
 // The text that a heartbeat writes over the lease. The length never changes.
 struct LeaseText {
@@ -65,6 +74,8 @@ struct LeaseText {
 
   std::string whole() const { return progress ? identity + encode_progress_line(progress()) : identity; }
 };
+
+namespace {
 
 void beat(std::stop_token stop, storage::Storage& storage, const std::string& name, const LeaseText& text) {
   std::mutex mutex;
@@ -122,11 +133,11 @@ std::optional<std::uint32_t> rank_of_lease(std::string_view name) {
 }
 
 Result<Lease> Lease::take_with_folder(storage::Storage& storage, const SaveIdentity& identity, Progress progress) {
+  const LeaseText text{encode(identity, os::ProcessIdentity::mine()), std::move(progress)};
   for (int tries = 1;; ++tries) {
     const Result<void> made = storage.make_folder(folder_of_save(identity));
-    Result<Lease> lease =
-        made ? take(storage, identity, folder_of_save(identity) + "/" + std::string(kLeaseName), progress)
-             : Result<Lease>(made.error());
+    Result<Lease> lease = made ? take(storage, folder_of_save(identity) + "/" + std::string(kLeaseName), text)
+                               : Result<Lease>(made.error());
     // kNotFound: another save's cleaning has removed the folder while the folder was still empty.
     if (lease || lease.error().code() != ErrorCode::kNotFound || tries == kFolderTriesMax) return lease;
   }
@@ -135,16 +146,22 @@ Result<Lease> Lease::take_with_folder(storage::Storage& storage, const SaveIdent
 Result<Lease> Lease::take_as_rank(storage::Storage& storage, const SaveIdentity& identity, std::uint32_t rank,
                                   Progress progress) {
   CAIRN_TRY(storage.join_folder(folder_of_save(identity)));
-  return take(storage, identity, folder_of_save(identity) + "/" + rank_lease_name(rank), std::move(progress));
+  const LeaseText text{encode(identity, os::ProcessIdentity::mine()), std::move(progress)};
+  return take(storage, folder_of_save(identity) + "/" + rank_lease_name(rank), text);
 }
 
 Result<Lease> Lease::take_file(storage::Storage& storage, const SaveIdentity& identity, const std::string& name) {
-  return take(storage, identity, name, {});
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto since = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
+  return take(storage, name, {encode(identity, os::ProcessIdentity::mine(), since), {}});
 }
 
-Result<Lease> Lease::take(storage::Storage& storage, const SaveIdentity& identity, const std::string& name,
-                          Progress progress) {
-  const LeaseText text{encode(identity, os::ProcessIdentity::mine()), std::move(progress)};
+Result<void> Lease::mark_failed(storage::Storage& storage, const std::string& name) {
+  CAIRN_TRY_ASSIGN(const std::string text, storage::read_small(storage, name, kLeaseBytesMax));
+  return storage.rewrite(name, text + std::string(kFailedLine) + "\n");
+}
+
+Result<Lease> Lease::take(storage::Storage& storage, const std::string& name, const LeaseText& text) {
   CAIRN_TRY(storage.create_whole(name, text.whole(), Durability::kBuffered));
   const auto work = [&storage, name, text](std::stop_token stop) { beat(std::move(stop), storage, name, text); };
   CAIRN_TRY_ASSIGN(std::jthread heartbeat, os::start_thread<std::jthread>("for the heartbeat", work));

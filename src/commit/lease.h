@@ -57,6 +57,8 @@ std::optional<std::uint32_t> rank_of_lease(std::string_view name);
 // The longest time between two heartbeats: a lease whose last heartbeat is older has run out.
 inline constexpr double kSilenceSeconds = 300;
 
+struct LeaseText;  // lease.cc
+
 // Keeps a lease alive until destroyed: a thread of the object touches the file every few seconds, and writes the save's
 // progress into the file. The modification time shows that the process lives; the text shows whether the save
 // progresses.
@@ -75,13 +77,15 @@ class Lease {
                                     Progress progress = {});
   // Takes a lease outside of a save's folder: of the process that manages a run (run/managing_lease.h).
   static Result<Lease> take_file(storage::Storage& storage, const SaveIdentity& identity, const std::string& name);
+  // Writes into the file of take_file() that its process has failed: until another process takes the lease, the file
+  // stands for a dead process. Without a heartbeat: the lease was given up.
+  static Result<void> mark_failed(storage::Storage& storage, const std::string& name);
 
   Lease(Lease&&) noexcept = default;
   Lease& operator=(Lease&&) noexcept = default;
 
  private:
-  static Result<Lease> take(storage::Storage& storage, const SaveIdentity& identity, const std::string& name,
-                            Progress progress);
+  static Result<Lease> take(storage::Storage& storage, const std::string& name, const LeaseText& text);
   explicit Lease(std::jthread heartbeat) : heartbeat_(std::move(heartbeat)) {}
   std::jthread heartbeat_;
 };
@@ -90,6 +94,8 @@ class Lease {
 struct LeaseHolder {
   SaveIdentity identity;
   os::ProcessIdentity process;
+  std::uint64_t since = 0;                      // when a process took the lease with take_file(), in seconds since 1970
+  bool has_failed = false;                      // mark_failed()
   std::optional<ProgressReport> progress = {};  // as of the last heartbeat; nullopt if the lease holds no progress
 };
 // `name` is relative to the checkpoint's directory. Nullopt if the text is not a lease, or not complete yet.

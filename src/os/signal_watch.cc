@@ -33,6 +33,7 @@ struct Slot {
   std::array<std::atomic<int>, kWatchesMax> wakes;  // one more than the eventfd of each watch; 0: free
   std::atomic<std::int64_t> arrived_at{0};          // by the monotonic clock, in nanoseconds; 0: not yet
   struct sigaction before = {};
+  bool calls_before = true;
 };
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<pid_t>::is_always_lock_free);
 
@@ -40,9 +41,15 @@ std::array<Slot, kSignalMax + 1> slots;
 std::mutex watching;     // start() and the destructor
 std::vector<int> wakes;  // eventfds of earlier watches: never closed, because a handler may be about to write to one
 
+bool is_default(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_DFL;
+}
+
 bool has_handler(const struct sigaction& action) {
   return (action.sa_flags & SA_SIGINFO) != 0 || (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
 }
+
+bool asks_to_end(int signal) { return signal == SIGTERM || signal == SIGINT; }
 
 void call(const struct sigaction& action, int signal, siginfo_t* info, void* context) {
   if ((action.sa_flags & SA_SIGINFO) != 0) {
@@ -69,8 +76,8 @@ void handle(int signal, siginfo_t* info, void* context) {
     for (const std::atomic<int>& wake : slot.wakes) {
       if (const int next = wake.load(); next > 0) (void)!write(next - 1, &one, sizeof one);
     }
-    if (has_handler(slot.before)) call(slot.before, signal, info, context);
-  } else if (is_child || now() - arrived_at >= kOneArrival) {  // (2), (3)
+    if (slot.calls_before && has_handler(slot.before)) call(slot.before, signal, info, context);
+  } else if (is_child ? asks_to_end(signal) || !is_default(slot.before) : now() - arrived_at >= kOneArrival) {  // 2, 3
     sigaction(signal, &slot.before, nullptr);
     raise(signal);  // arrives when the handler has returned
   }
@@ -81,12 +88,13 @@ bool is_watched(const Slot& slot) {
   return std::any_of(slot.wakes.begin(), slot.wakes.end(), [](const std::atomic<int>& wake) { return wake > 0; });
 }
 
-Result<void> install(int signal) {
+Result<void> install(int signal, bool calls_before) {
   const auto refused = [signal] {
     return Error(ErrorCode::kInvalidArgument, "signal " + std::to_string(signal) + " can't be caught");
   };
   Slot& slot = slots[static_cast<std::size_t>(signal)];
   if (sigaction(signal, nullptr, &slot.before) != 0) return refused();
+  slot.calls_before = calls_before;
   slot.owner = getpid();
   slot.arrived_at = 0;
   struct sigaction action = {};
@@ -96,12 +104,12 @@ Result<void> install(int signal) {
   return sigaction(signal, &action, nullptr) == 0 ? Result<void>() : refused();
 }
 
-Result<void> watch(int signal, int wake) {
+Result<void> watch(int signal, int wake, bool calls_before) {
   if (signal < 1 || signal > kSignalMax) {
     return Error(ErrorCode::kInvalidArgument, "no signal has the number " + std::to_string(signal));
   }
   Slot& slot = slots[static_cast<std::size_t>(signal)];
-  if (!is_watched(slot)) CAIRN_TRY(install(signal));
+  if (!is_watched(slot)) CAIRN_TRY(install(signal, calls_before));
   const auto free = std::find(slot.wakes.begin(), slot.wakes.end(), 0);
   if (free == slot.wakes.end()) {
     return Error(ErrorCode::kInvalidArgument, "signal " + std::to_string(signal) + " is watched too often")
@@ -153,11 +161,11 @@ class SignalWatch::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  Result<void> start(const std::vector<int>& signals) {
+  Result<void> start(const std::vector<int>& signals, const std::vector<int>& uncalled) {
     CAIRN_TRY_ASSIGN(thread_, start_thread<std::thread>("to watch signals", [this] { run(); }));
     const std::lock_guard lock(watching);
     for (const int signal : signals) {
-      CAIRN_TRY(watch(signal, wake_));
+      CAIRN_TRY(watch(signal, wake_, std::find(uncalled.begin(), uncalled.end(), signal) == uncalled.end()));
       signals_.push_back(signal);
     }
     return {};
@@ -191,10 +199,11 @@ class SignalWatch::Impl {
 SignalWatch::SignalWatch(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 SignalWatch::~SignalWatch() = default;
 
-Result<std::unique_ptr<SignalWatch>> SignalWatch::start(const std::vector<int>& signals, Seen seen) {
+Result<std::unique_ptr<SignalWatch>> SignalWatch::start(const std::vector<int>& signals, Seen seen,
+                                                        const std::vector<int>& uncalled) {
   CAIRN_TRY_ASSIGN(const int wake, take_wake());
   auto impl = std::make_unique<Impl>(wake, std::move(seen));
-  CAIRN_TRY(impl->start(signals));
+  CAIRN_TRY(impl->start(signals, uncalled));
   return std::make_unique<SignalWatch>(std::move(impl));
 }
 

@@ -97,6 +97,35 @@ TEST(SignalWatch, ForkedChildHasTheActionBefore) {
   EXPECT_EQ(told.count(), 0);
 }
 
+TEST(SignalWatch, ForkedChildIgnoresMessages) {
+  if (kThreadSanitized) {
+    GTEST_SKIP() << "the thread sanitizer keeps signals from a child made by fork";
+  }
+  Told told;
+  const auto watch = SignalWatch::start({SIGUSR1}, told.seen()).value();
+  const int status = status_after([] {
+    raise(SIGUSR1);
+    raise(SIGUSR1);
+  });
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
+  EXPECT_EQ(told.count(), 0);
+}
+
+TEST(SignalWatch, UncalledHandlerTakesTheSecond) {
+  const int status = status_after([] {
+    struct sigaction action = {};
+    action.sa_handler = [](int) { _exit(3); };
+    sigaction(SIGINT, &action, nullptr);
+    Told told;
+    const auto watch = SignalWatch::start({SIGINT}, told.seen(), {SIGINT}).value();
+    raise(SIGINT);
+    if (told.first() != SIGINT) _exit(1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2100));
+    raise(SIGINT);
+  });
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3) << status;
+}
+
 TEST(SignalWatch, RefusesSignalsThatAreFixed) {
   Told told;
   EXPECT_EQ(SignalWatch::start({SIGUSR1, SIGKILL}, told.seen()).error().code(), ErrorCode::kInvalidArgument);

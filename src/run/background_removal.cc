@@ -11,7 +11,10 @@
 namespace cairn::run {
 namespace {
 
+using std::chrono::milliseconds;
+
 constexpr int kNiceness = 19;
+constexpr milliseconds kPoll{20};
 
 }  // namespace
 
@@ -31,7 +34,7 @@ Result<std::unique_ptr<BackgroundRemoval>> BackgroundRemoval::start(const std::f
   return removal;
 }
 
-BackgroundRemoval::~BackgroundRemoval() { end(false); }
+BackgroundRemoval::~BackgroundRemoval() { end(milliseconds(0)); }
 
 void BackgroundRemoval::wake() {
   const std::lock_guard lock(mutex_);
@@ -39,11 +42,16 @@ void BackgroundRemoval::wake() {
   changed_.notify_all();
 }
 
-void BackgroundRemoval::end(bool finish) {
-  if (finish) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return !is_wanted_ && !is_running_; });
+void BackgroundRemoval::end(milliseconds finish, const std::function<bool()>& interrupted) {
+  const auto until = std::chrono::steady_clock::now() + finish;
+  std::unique_lock lock(mutex_);
+  const auto has_finished = [this] { return !is_wanted_ && !is_running_; };
+  while (std::chrono::steady_clock::now() < until && !changed_.wait_for(lock, kPoll, has_finished)) {
+    lock.unlock();
+    if (interrupted && interrupted()) break;
+    lock.lock();
   }
+  if (lock) lock.unlock();
   thread_.request_stop();
   if (thread_.joinable()) thread_.join();
 }

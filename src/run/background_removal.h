@@ -5,6 +5,7 @@
 #include <cairn/result.h>
 #include <cairn/retention.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <filesystem>
 #include <functional>
@@ -30,9 +31,10 @@ class BackgroundRemoval {
 
   // A save is durable: the rule is applied once more.
   void wake();
-  // No removal begins afterwards. `finish`: the rule is applied for all calls of wake(); false: the removal under way
-  // ends after its present checkpoint. The first pass ends so in any case.
-  void end(bool finish);
+  // No removal begins afterwards. First waits up to `finish` until the rule is applied for all calls of wake(), or
+  // until `interrupted`, which may be empty. Then the removal under way ends after its present checkpoint. The first
+  // pass ends so in any case.
+  void end(std::chrono::milliseconds finish, const std::function<bool()>& interrupted = {});
 
  private:
   BackgroundRemoval(std::filesystem::path root, std::optional<PruneOptions> rule, ManagingLease& lease, Warn warn);

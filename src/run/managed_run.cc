@@ -13,6 +13,7 @@
 #include "checkpoint/save_wait.h"
 #include "coordination/ranks.h"
 #include "core/step_in_name.h"
+#include "os/parent_signals.h"
 #include "os/process_identity.h"
 #include "os/signal_watch.h"
 #include "run/background_removal.h"
@@ -28,6 +29,8 @@ namespace cairn {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::chrono::seconds kRemovalAtEndMax{10};
 
 double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -70,9 +73,9 @@ Result<void> check(const ManagedRunOptions& options) {
   return {};
 }
 
-// A text of parts that hold no 0 byte.
 Error closed_error() { return {ErrorCode::kInvalidArgument, "the run is closed"}; }
 
+// A text of parts that hold no 0 byte.
 std::string joined(const std::vector<std::string>& parts) {
   std::string text;
   for (const std::string& part : parts) text += part + '\0';
@@ -142,7 +145,9 @@ struct ManagedRun::Impl {
   bool is_save_requested = false;  // of rank 0: due by the clock, and not yet agreed on
   std::optional<std::pair<std::uint64_t, Due>> last_due;
   std::uint64_t ends_of_steps = 0;  // crossed. Steps of a caller may descend: a restore goes back
+  bool is_stop_unsaved = false;     // no save has begun since the stop
   std::atomic<bool> is_stopping{false};
+  std::atomic<bool> is_stop_requested{false};
   std::mutex mutex;                   // of the following, and of the end of `agreement` and `removal`
   std::uint32_t failures = 0;         // in a row
   std::optional<Error> last_failure;  // of these
@@ -190,7 +195,8 @@ Result<std::unique_ptr<ManagedRun>> ManagedRun::open(const fs::path& root, Manag
                                                                .rank = ranks.rank(),
                                                                .size = ranks.size(),
                                                                .prefix = prefix,
-                                                               .deadline = impl->options.agreement_deadline}));
+                                                               .deadline = impl->options.agreement_deadline,
+                                                               .warn = impl->options.warn}));
   auto managed = std::make_unique<ManagedRun>(std::move(impl));
   Impl& self = *managed->impl_;
   if (self.options.stop_signals.empty()) return managed;
@@ -198,7 +204,7 @@ Result<std::unique_ptr<ManagedRun>> ManagedRun::open(const fs::path& root, Manag
     const Result<void> requested = run.request_stop();
     if (!requested) self.warn(requested.error());
   };
-  CAIRN_TRY_ASSIGN(self.signals, os::SignalWatch::start(self.options.stop_signals, stop));
+  CAIRN_TRY_ASSIGN(self.signals, os::SignalWatch::start(self.options.stop_signals, stop, self.options.uncalled_before));
   return managed;
 }
 
@@ -286,10 +292,8 @@ Result<Due> ManagedRun::due(std::uint64_t step) {
   impl_->account.step(seconds_since_1970());
   const auto& every = impl_->options.schedule.every_steps;
   Due due = (requests & run::kSaveRequest) != 0 || (every && step % *every == 0) ? Due::kSave : Due::kNo;
-  if ((requests & run::kStopRequest) != 0) {
-    due = Due::kStop;
-    impl_->is_stopping = true;
-  }
+  if ((requests & run::kStopRequest) != 0) impl_->is_stopping = impl_->is_stop_unsaved = true;
+  if (impl_->is_stop_unsaved) due = Due::kStop;
   impl_->last_due = {step, due};
   return due;
 }
@@ -300,9 +304,12 @@ Result<void> ManagedRun::request_stop() {
   if (impl_->ranks.size() > 1 && impl_->options.store == nullptr) {
     return Error(ErrorCode::kUnsupported, "the ranks can't agree on the step of a stop without a store");
   }
+  impl_->is_stop_requested = true;
   impl_->agreement->request(run::kStopRequest);
   return {};
 }
+
+bool ManagedRun::is_stop_requested() const { return impl_->is_stop_requested; }
 
 bool ManagedRun::is_stopping() const { return impl_->is_stopping; }
 
@@ -333,10 +340,16 @@ Result<SaveStart> ManagedRun::begin(std::uint64_t step, const ManagedSave& save)
                                                          " is no finite number, and is left out"));
     }
   }
-  CAIRN_TRY_ASSIGN(std::string text, run::notes_of_save(save.notes, finite, impl_->account.text(now)));
+  Result<std::string> text = run::notes_of_save(save.notes, finite, impl_->account.text(now));
+  if (!text && impl_->is_stopping) {  // no later save could do better
+    impl_->warn(std::move(text).error().while_doing("storing the notes of the save of the stop, which are left out"));
+    text = run::notes_of_save({}, finite, impl_->account.text(now));
+  }
+  if (!text) return std::move(text).error();
+  impl_->is_stop_unsaved = false;
   impl_->account.save_begins(now, save.waited.count());
   impl_->clock.save_begins();
-  return SaveStart{directory_of(step), std::move(text)};
+  return SaveStart{directory_of(step), *std::move(text)};
 }
 
 // A save may end before its call returns. The costs of both are known after the later of the two.
@@ -348,6 +361,7 @@ void ManagedRun::began() {
 void ManagedRun::dropped() {
   impl_->account.save_drops(seconds_since_1970());
   impl_->clock.save_drops();
+  impl_->is_stop_unsaved = impl_->is_stopping;
 }
 
 void ManagedRun::ended(const std::optional<Error>& fault) {
@@ -402,7 +416,9 @@ ManagedRunReport ManagedRun::report() const {
   return report;
 }
 
-Result<void> ManagedRun::close() {
+Result<void> ignore_stop_signals(const std::vector<int>& signals) { return os::take_only_from_parent(signals); }
+
+Result<void> ManagedRun::close(bool has_failed) {
   if (impl_->is_of_a_fork()) return {};
   impl_->signals.reset();
   std::unique_ptr<run::StepAgreement> agreement;
@@ -414,9 +430,13 @@ Result<void> ManagedRun::close() {
     removal = std::move(impl_->removal);
   }
   agreement.reset();  // its thread reads the store, which may end before this object
-  if (removal != nullptr) removal->end(!impl_->is_stopping);
+  if (removal != nullptr) {
+    removal->end(impl_->is_stopping || has_failed ? std::chrono::milliseconds(0) : kRemovalAtEndMax,
+                 impl_->options.interrupted);
+  }
   removal.reset();
-  return impl_->lease != nullptr ? impl_->lease->remove() : Result<void>();
+  if (impl_->lease == nullptr) return {};
+  return has_failed ? impl_->lease->leave_failed() : impl_->lease->remove();
 }
 
 }  // namespace cairn

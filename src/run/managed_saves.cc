@@ -1,9 +1,9 @@
 // A save:
 //
-// 1. The ranks learn whether a save is due (ManagedRun::due). The save before must have ended: all ranks know its
-//    outcome, and all or none find too many failures. At a stop the wait for it ends with the grace: the rank takes
-//    part in the save of the stop with that reason, which fails on all ranks.
-// 2. A rank that can't begin takes part in the save with its reason: all ranks fail.
+// 1. The ranks learn whether a save is due (ManagedRun::due). A forced save is made even if the ranks can't agree on
+//    stops any more. The save before must have ended. At a stop the wait for it ends with the grace.
+// 2. The ranks exchange how they stand. A stop of one is a stop of all. If the save before has not ended on a rank, the
+//    save fails on all ranks. If a rank can't begin, the call fails on all ranks.
 // 3. The background save begins. A failure that only the storage or a rank causes is counted, and the training goes on;
 //    a failure that every later save would have too (a wrong argument) fails the call.
 // 4. A thread waits for the end of the save and counts it.
@@ -12,9 +12,12 @@
 #include <cairn/managed_run.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <exception>
 #include <thread>
 #include <utility>
 
+#include "coordination/ranks.h"
 #include "os/start_thread.h"
 
 namespace cairn {
@@ -60,12 +63,20 @@ struct CheckpointManager::Impl {
     if (follower.joinable()) follower.join();
     return true;
   }
-  AsyncSave leave_stop();
+  // How a rank stands before a save.
+  struct Standing {
+    bool is_stop = false;
+    bool has_ended = false;  // the save before
+    Result<SaveStart> start = Error(ErrorCode::kUnavailable, "the save before has not ended");
+  };
+  Result<Standing> agree(Standing mine);
+  Error not_ended() const;
   Result<void> follow(const AsyncSave& save);
-  Result<AsyncSave> begin(std::uint64_t step, const StateDict& state, const ManagedSave& managed);
+  Result<AsyncSave> begin(const SaveStart& start, const StateDict& state);
   void await_stop(Clock::time_point end);
 
   const pid_t process = getpid();
+  const int exceptions = std::uncaught_exceptions();
   CheckpointManagerOptions options;
   AsyncCheckpointer checkpointer;
   std::unique_ptr<ManagedRun> run;
@@ -84,7 +95,7 @@ CheckpointManager::~CheckpointManager() {
     return;
   }
   try {
-    (void)close();
+    (void)close(std::uncaught_exceptions() > impl_->exceptions);
   } catch (...) {  // out of memory: ManagedRun's destructor closes the run
   }
 }
@@ -116,42 +127,68 @@ Result<std::optional<std::uint64_t>> CheckpointManager::restore(StateDict& state
 
 Result<std::optional<AsyncSave>> CheckpointManager::save(std::uint64_t step, const StateDict& state,
                                                          const std::map<std::string, double>& metrics, bool force) {
-  CAIRN_TRY_ASSIGN(const Due due, impl_->run->due(step));  // (1)
-  if (due == Due::kNo && !force) return std::optional<AsyncSave>();
-  const bool is_stop = due == Due::kStop;
-  impl_->is_preempted = impl_->is_preempted || is_stop;
+  Impl& self = *impl_;
+  const Result<Due> due = self.run->due(step);  // (1)
+  const bool is_disagreement = !due && due.error().code() == ErrorCode::kUnavailable;
+  if (!due && !(force && is_disagreement)) return due.error();
+  if (due && *due == Due::kNo && !force) return std::optional<AsyncSave>();
   const auto begun = Impl::Clock::now();
-  const auto grace_ends = begun + impl_->options.grace;
-  if (!impl_->finish(is_stop ? std::optional(grace_ends) : std::nullopt)) return std::optional(impl_->leave_stop());
-  const ManagedSave managed{.metrics = metrics, .is_forced = force, .waited = Impl::Clock::now() - begun};
-  CAIRN_TRY_ASSIGN(AsyncSave save, impl_->begin(step, state, managed));
-  impl_->last = save;
-  if (is_stop) impl_->await_stop(grace_ends);  // (5)
-  impl_->run->began();
+  const auto grace_ends = begun + self.options.grace;
+  Impl::Standing mine;
+  mine.is_stop = due ? *due == Due::kStop : self.run->is_stop_requested();
+  self.is_preempted = self.is_preempted || mine.is_stop;
+  mine.has_ended = self.finish(mine.is_stop ? std::optional(grace_ends) : std::nullopt);
+  if (mine.has_ended) {
+    mine.start = self.run->begin(step, {.metrics = metrics, .is_forced = force, .waited = Impl::Clock::now() - begun});
+  }
+  CAIRN_TRY_ASSIGN(const Impl::Standing all, self.agree(std::move(mine)));  // (2)
+  self.is_preempted = self.is_preempted || all.is_stop;
+  if (!all.has_ended) return std::optional(failed_save(all.start.error()));
+  CAIRN_TRY_ASSIGN(AsyncSave save, self.begin(*all.start, state));
+  self.last = save;
+  if (all.is_stop) self.await_stop(grace_ends);  // (5)
+  self.run->began();
   return std::optional(std::move(save));
 }
 
-// On a rank whose save before has not ended within the grace.
-AsyncSave CheckpointManager::Impl::leave_stop() {
-  Error error(ErrorCode::kUnavailable, "the save before the stop has not ended within the grace of " +
-                                           std::to_string(options.grace.count()) +
-                                           " ms, and the save of the stop is not made; a writer process goes on with "
-                                           "the save before");
-  if (options.run.warn) options.run.warn(error);
-  if (options.save.save.collectives != nullptr) (void)checkpointer.abandon_save(error, options.save);
-  return failed_save(error);
+// (2) An error if a rank can't begin. `start` is this rank's, or the reason for which the save fails on all ranks.
+Result<CheckpointManager::Impl::Standing> CheckpointManager::Impl::agree(Standing mine) {
+  coordination::Ranks ranks(options.run.collectives, 0);
+  const bool has_begun = mine.has_ended && mine.start;
+  const bool can_begin = has_begun || !mine.has_ended;
+  const Result<std::vector<std::int64_t>> smallest =
+      ranks.smallest({can_begin ? 1 : 0, mine.has_ended ? 1 : 0, mine.is_stop ? 0 : 1});
+  const bool is_made = smallest && (*smallest)[0] == 1 && (*smallest)[1] == 1;
+  if (has_begun && !is_made) run->dropped();
+  if (!smallest) return smallest.error();
+  mine.is_stop = (*smallest)[2] == 0;
+  if (is_made) return mine;
+  Error reason = not_ended();
+  if ((*smallest)[0] == 0) {
+    Result<std::string> outcome = has_begun || can_begin ? Result<std::string>(std::string()) : mine.start.error();
+    const auto answer = [&ranks](const std::vector<std::string>&) -> Result<std::vector<std::string>> {
+      return std::vector<std::string>(ranks.size());
+    };
+    const Result<std::string> answered = ranks.exchange(std::move(outcome), answer);
+    return answered ? Error(ErrorCode::kInternal, "a rank can't begin a save, and gives no reason") : answered.error();
+  }
+  if (options.run.warn) options.run.warn(reason);
+  mine.has_ended = false;
+  mine.start = std::move(reason);
+  return mine;
 }
 
-Result<AsyncSave> CheckpointManager::Impl::begin(std::uint64_t step, const StateDict& state,
-                                                 const ManagedSave& managed) {
-  Result<SaveStart> start = run->begin(step, managed);
-  if (!start) {  // (2)
-    if (options.save.save.collectives == nullptr) return std::move(start).error();
-    return checkpointer.abandon_save(start.error(), options.save);
-  }
+Error CheckpointManager::Impl::not_ended() const {
+  return {ErrorCode::kUnavailable,
+          "the save before the stop has not ended on all ranks within the grace of " +
+              std::to_string(options.grace.count()) +
+              " ms, and the save of the stop is not made; a writer process goes on with the save before"};
+}
+
+Result<AsyncSave> CheckpointManager::Impl::begin(const SaveStart& start, const StateDict& state) {
   AsyncSaveOptions save_options = options.save;
-  save_options.save.notes = start->notes;
-  Result<AsyncSave> save = checkpointer.save(start->directory, state, save_options);  // (3)
+  save_options.save.notes = start.notes;
+  Result<AsyncSave> save = checkpointer.save(start.directory, state, save_options);  // (3)
   if (!save) {
     run->began();
     run->ended(save.error());
@@ -191,11 +228,11 @@ Result<void> CheckpointManager::wait() {
   return fault ? Result<void>(*fault) : Result<void>();
 }
 
-Result<void> CheckpointManager::close() {
+Result<void> CheckpointManager::close(bool has_failed) {
   const Result<void> waited = wait();
   impl_->last.reset();
   Result<void> ended = impl_->checkpointer.close();
-  CAIRN_TRY(impl_->run->close());
+  CAIRN_TRY(impl_->run->close(has_failed));
   CAIRN_TRY(waited);
   return ended;
 }

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -428,6 +429,102 @@ TEST_F(ManagedSaves, ATimedSaveIsRequestedOnce) {
   });
   EXPECT_EQ(saves, 3);
   EXPECT_LE(store->agreements(), 4) << "one for each save, and one for the end of the ranks";
+}
+
+// Only rank 0 looks at the lease.
+TEST_F(ManagedSaves, ALostLeaseFailsAllRanks) {
+  const auto store = make_local_store();
+  as_ranks(2, [&](std::size_t rank, Collectives& ranks) {
+    auto manager = CheckpointManager::open(root_, options_of(ranks, store)).value();
+    State state(rank, 1);
+    ASSERT_TRUE(manager.save(2, state.dict()));
+    ASSERT_TRUE(manager.wait());
+    if (rank == 0) fs::remove(root_ / ".cairn-manager");
+    const auto saved = manager.save(4, state.dict());
+    ASSERT_FALSE(saved);
+    EXPECT_NE(std::string(saved.error().what()).find("manages the directory no longer"), std::string::npos);
+  });
+  EXPECT_FALSE(fs::exists(root_ / "step-4"));
+}
+
+class BrokenStore : public RunStore {
+ public:
+  Result<void> set(const std::string&, const std::string&) override { return broken(); }
+  Result<std::optional<std::vector<std::string>>> get(const std::vector<std::string>&) override { return broken(); }
+  Result<void> remove(const std::string&) override { return broken(); }
+
+ private:
+  static Error broken() { return {ErrorCode::kUnavailable, "the store is gone"}; }
+};
+
+// The ranks meet in a save that all of them force.
+TEST_F(ManagedSaves, AForcedSavePassesOnAStop) {
+  const auto store = std::make_shared<BrokenStore>();
+  std::atomic<int> failed{0};
+  as_ranks(2, [&](std::size_t rank, Collectives& ranks) {
+    CheckpointManagerOptions mine = options_of(ranks, store);
+    mine.run.agreement_deadline = std::chrono::milliseconds(50);
+    mine.run.warn = [&failed](const Error&) { ++failed; };
+    auto manager = CheckpointManager::open(root_, mine).value();
+    while (failed < 2) std::this_thread::yield();
+    State state(rank, 1);
+    if (rank == 1) {
+      ASSERT_TRUE(manager.run().request_stop());
+      EXPECT_TRUE(manager.run().is_stop_requested());
+      EXPECT_EQ(manager.save(1, state.dict()).error().code(), ErrorCode::kUnavailable);
+    } else {
+      EXPECT_EQ(manager.save(1, state.dict()).value(), std::nullopt);
+    }
+    const auto saved = manager.save(2, state.dict(), {}, true);
+    ASSERT_TRUE(saved && *saved) << saved.error().what();
+    EXPECT_TRUE((*saved)->write.get());
+    EXPECT_TRUE(manager.preempted());
+  });
+  EXPECT_TRUE(fs::exists(root_ / "step-2" / ".metadata"));
+}
+
+TEST_F(ManagedSaves, AnExceptionIsAFailure) {
+  try {
+    auto manager = CheckpointManager::open(root_, options()).value();
+    State state(0, 1);
+    ASSERT_TRUE(manager.save(2, state.dict()));
+    throw std::runtime_error("of the training");
+  } catch (const std::runtime_error&) {
+  }
+  for (const std::uint64_t failures : {1U, 1U}) {
+    auto manager = CheckpointManager::open(root_, options()).value();
+    State state(0, 0);
+    EXPECT_EQ(manager.restore(state.dict()).value(), 2U);
+    EXPECT_EQ(manager.run().report().failures, failures) << "later restarts know it from the notes alone";
+    ASSERT_TRUE(manager.save(2, state.dict()));
+    ASSERT_TRUE(manager.close());
+  }
+}
+
+TEST_F(ManagedSaves, AStopIsDueUntilASaveBegins) {
+  const auto run = ManagedRun::open(root_, {}).value();
+  ASSERT_TRUE(run->request_stop());
+  EXPECT_EQ(run->due(1).value(), Due::kStop);
+  EXPECT_EQ(run->due(2).value(), Due::kStop);
+  ASSERT_TRUE(run->begin(2));
+  run->dropped();
+  EXPECT_EQ(run->due(3).value(), Due::kStop);
+  ASSERT_TRUE(run->begin(3));
+  EXPECT_EQ(run->due(4).value(), Due::kNo);
+}
+
+TEST_F(ManagedSaves, AStopLeavesOutLargeNotes) {
+  ManagedRunOptions warning;
+  warning.warn = options().run.warn;
+  const auto run = ManagedRun::open(root_, warning).value();
+  const ManagedSave save{.metrics = {{"loss", 0.5}}, .notes = "{\"text\": \"" + std::string(65'536, 'x') + "\"}"};
+  EXPECT_EQ(run->begin(1, save).error().code(), ErrorCode::kInvalidArgument);
+  ASSERT_TRUE(run->request_stop());
+  EXPECT_EQ(run->due(2).value(), Due::kStop);
+  const Result<SaveStart> start = run->begin(2, save);
+  ASSERT_TRUE(start) << start.error().what();
+  EXPECT_NE(start->notes.find("\"loss\": 0.5"), std::string::npos) << start->notes;
+  EXPECT_EQ(warnings_.size(), 1U);
 }
 
 TEST_F(ManagedSaves, ARemovedOneIsNotTheBest) {

@@ -3,7 +3,9 @@
 // 2. The file of a living process of this host: kUnavailable.
 // 3. The file of another host, or one that can't be read: a thread looks at the file's heartbeats for 20 s. With a
 //    heartbeat the other process lives: kUnavailable. Without, step 1 follows, if the file still has the same text.
-// 4. Before each save and each removal the process reads the file. A process that was stopped for long, and whose lease
+// 4. The file of a process that has failed in order (leave_failed()) is the file of a dead process, also of another
+//    host.
+// 5. Before each save and each removal the process reads the file. A process that was stopped for long, and whose lease
 //    another process has taken over by step 3, sees the other's text and manages no longer. Before a save, a file that
 //    can't be read, or can't be read soon, changes nothing: the save finds the same storage, with its own deadlines.
 #include "run/managing_lease.h"
@@ -27,14 +29,11 @@ constexpr std::chrono::milliseconds kPause{200};
 constexpr std::chrono::seconds kSilence{20};
 constexpr std::chrono::seconds kLookMax{5};
 
-// In place of the number of a save the lease holds the start of the process.
 commit::SaveIdentity new_identity() {
   const os::Random128 id = os::random_128();
   commit::SaveIdentity identity;
   identity.save_id = {id.high, id.low};
   identity.job_id = identity.save_id;
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  identity.save_number = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
   return identity;
 }
 
@@ -85,19 +84,20 @@ Result<std::unique_ptr<ManagingLease>> ManagingLease::take(const std::filesystem
   return lease;
 }
 
-// (1), (2). `dead`: a text whose process is known to be gone. False: a process of another host may hold the lease.
+// (1), (2), (4). `dead`: a text whose process is known to be gone. False: a process of another host may hold the lease.
 Result<bool> ManagingLease::try_to_take(const std::optional<std::string>& dead) {
   CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, storage_->lock());
   CAIRN_TRY_ASSIGN(const std::optional<std::string> text, text_in_place(*storage_));
   if (text) {
     CAIRN_TRY_ASSIGN(const auto holder, commit::read_lease(*storage_, kManagerName));
-    const auto state = holder ? holder->process.state() : os::ProcessIdentity::State::kElsewhere;
+    auto state = holder ? holder->process.state() : os::ProcessIdentity::State::kElsewhere;
+    if (holder && holder->has_failed) state = os::ProcessIdentity::State::kDead;  // (4)
     if (state == os::ProcessIdentity::State::kAlive) return managed_by(holder);
     if (state == os::ProcessIdentity::State::kElsewhere && text != dead) return false;
     CAIRN_TRY_ASSIGN(const double last_sign, storage_->touched_at(kManagerName));
     CAIRN_TRY(storage_->remove(kManagerName));
     const std::lock_guard guard(mutex_);
-    failed_ = FailedProcess{holder ? static_cast<double>(holder->identity.save_number) : 0, last_sign};
+    failed_ = FailedProcess{holder ? static_cast<double>(holder->since) : 0, last_sign};
   }
   CAIRN_TRY_ASSIGN(lease_, commit::Lease::take_file(*storage_, identity_, kManagerName));
   return true;
@@ -127,7 +127,7 @@ Result<void> ManagingLease::outlast(const std::stop_token& stop) {
 Result<void> ManagingLease::confirm() {
   if (outlasting_.valid()) CAIRN_TRY(outlasting_.get());
   if (!lease_) return managed_by(std::nullopt);
-  const Result<bool> mine = is_mine_soon();  // (4)
+  const Result<bool> mine = is_mine_soon();  // (5)
   if (!mine || *mine) return {};
   const auto holder = commit::read_lease(*storage_, kManagerName);
   if (!holder && storage::is_absent(holder.error())) return lease_is_gone();
@@ -159,13 +159,24 @@ Result<bool> ManagingLease::is_mine() const {
   return *holder && (*holder)->identity.save_id == identity_.save_id;
 }
 
-Result<void> ManagingLease::remove() {
+// False: this process has no lease.
+bool ManagingLease::give_up() {
   if (outlasting_.valid()) {
     thread_.request_stop();
     (void)outlasting_.get();
   }
-  if (!lease_) return {};
-  lease_.reset();
+  return std::exchange(lease_, std::nullopt).has_value();
+}
+
+Result<void> ManagingLease::leave_failed() {
+  if (!give_up()) return {};
+  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, storage_->lock());
+  CAIRN_TRY_ASSIGN(const bool mine, is_mine());
+  return mine ? commit::Lease::mark_failed(*storage_, kManagerName) : Result<void>();
+}
+
+Result<void> ManagingLease::remove() {
+  if (!give_up()) return {};
   CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, storage_->lock());
   CAIRN_TRY_ASSIGN(const bool mine, is_mine());
   return mine ? storage_->remove(kManagerName) : Result<void>();

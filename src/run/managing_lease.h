@@ -41,12 +41,15 @@ class ManagingLease {
   std::optional<FailedProcess> failed_before() const;
   // Removes the lease, if it is this process's.
   Result<void> remove();
+  // Leaves the lease as of a process that has failed: failed_before() of the next process.
+  Result<void> leave_failed();
 
  private:
   explicit ManagingLease(std::unique_ptr<storage::Storage> storage);
   Result<bool> try_to_take(const std::optional<std::string>& dead);
   Result<void> outlast(const std::stop_token& stop);
   Result<bool> is_mine_soon();
+  bool give_up();
 
   std::unique_ptr<storage::Storage> storage_;
   commit::SaveIdentity identity_;

@@ -51,7 +51,14 @@ Result<std::string> notes_of_save(const std::string& notes, const std::map<std::
     CAIRN_TRY_ASSIGN(const std::string members, members_of(notes));
     if (!members.empty()) text += ", " + members;
   }
-  return text + "}";
+  text += "}";
+  if (text.size() > manifest::kNotesBytesMax) {
+    return Error(ErrorCode::kInvalidArgument, "the notes and metrics of a save are too large")
+        .expected("at most " + std::to_string(manifest::kNotesBytesMax) +
+                  " bytes with the account of the run, which has " + std::to_string(account.size()))
+        .actual(std::to_string(text.size()) + " bytes");
+  }
+  return text;
 }
 
 }  // namespace cairn::run

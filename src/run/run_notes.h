@@ -9,7 +9,7 @@
 namespace cairn::run {
 
 // `notes`: a JSON object of the caller, or empty. `account`: the value of "run". kInvalidArgument if `notes` is no JSON
-// object, or has one of the two members.
+// object, or has one of the two members, or if the result is larger than the notes of a checkpoint may be.
 Result<std::string> notes_of_save(const std::string& notes, const std::map<std::string, double>& metrics,
                                   const std::string& account);
 

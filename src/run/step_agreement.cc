@@ -2,9 +2,8 @@
 //
 // 1. Notice. A rank with a request sets notice/r. Several ranks may do so: the value does not count.
 // 2. Answer. A thread of every rank waits for notice/r. The thread sets answer/r/RANK: the first step whose end the
-// rank
-//    has not crossed, and the rank's requests. Reading that step, and crossing the end of a step, exclude each other;
-//    from then on the rank crosses no end of a step until step 4.
+//    rank has not crossed, and the rank's requests. Reading that step, and crossing the end of a step, exclude each
+//    other; from then on the rank crosses no end of a step until step 4.
 // 3. Decision. Rank 0 waits for all answers and sets agreed/r: the largest step of the answers, and all requests. No
 //    rank has crossed the end of that step, and every rank will come to it. If an answer is missing at the deadline,
 //    agreed/r says so, and all ranks fail.
@@ -16,13 +15,23 @@
 // has agreed to another one before. No rank comes to the step: a rank that is still within its last steps stops by
 // itself, and waits for no answer.
 //
+// A call into the store that fails is made again, until the deadline for an answer. Then the protocol has ended on the
+// rank, with a warning: a rank with a request fails at its next end of a step, and the others go on.
+//
 // A request that comes after the rank's answer waits for the next round. The next round may be agreed before the rank
 // has come to the step of this one; both agreements are kept, in order. A rank may wait in step 4 while another rank is
 // within a step and needs messages of the first: the first has sent them, because it has ended that step.
 #include "run/step_agreement.h"
 
 #include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "core/whole_number.h"
 #include "os/start_thread.h"
@@ -34,7 +43,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kPoll{50};
-
+constexpr milliseconds kEndMax{5000};
 constexpr milliseconds kFirstPause{2};
 constexpr std::uint64_t kNever = UINT64_MAX;  // the step of a rank that has ended
 
@@ -59,36 +68,142 @@ Result<std::pair<std::uint64_t, Requests>> decode(const std::string& text) {
 
 }  // namespace
 
+// What the caller and the two threads share.
+class StepAgreement::Rounds {
+ public:
+  explicit Rounds(AgreementGroup group) : group_(std::move(group)) {}
+
+  static Result<void> start(const std::shared_ptr<Rounds>& rounds);
+  void end();
+  void request(Requests requests);
+  Result<Requests> cross(std::uint64_t step, const std::function<bool()>& interrupted);
+
+ private:
+  struct Agreement {
+    std::uint64_t step;
+    Requests requests;
+  };
+
+  void post();
+  void watch_to_the_end();
+  void watch();
+  void say_farewell();
+  void count_thread(int change);
+  Result<void> answer(std::uint64_t round);
+  Result<void> decide(std::uint64_t round);
+  Result<std::vector<std::string>> await(const std::vector<std::string>& keys, milliseconds deadline);
+  bool has_ended();  // whether a rank has
+  void pause(milliseconds length);
+  Error missing(const std::vector<std::string>& keys);
+  void forget(std::uint64_t round);
+  void fail(Error error);
+  std::string key(const char* name, std::uint64_t round) const;
+  std::string answer_key(std::uint64_t round, std::size_t rank) const;
+
+  // A client of the store may have lost its connection, and makes another.
+  template <typename Call>
+  auto ask(Call&& call) -> decltype(call()) {
+    const Clock::time_point end = Clock::now() + group_.deadline;
+    for (milliseconds next = kFirstPause;; next = std::min(2 * next, longest_pause(group_.size))) {
+      auto answer = call();
+      if (answer || stop_.stop_requested() || Clock::now() > end) return answer;
+      pause(next);
+    }
+  }
+  Result<std::optional<std::vector<std::string>>> get(const std::vector<std::string>& keys) {
+    return ask([&] { return group_.store->get(keys); });
+  }
+  Result<void> set(const std::string& key, const std::string& value) {
+    return ask([&] { return group_.store->set(key, value); });
+  }
+
+  const AgreementGroup group_;
+  std::stop_source stop_;
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  int threads_ = 0;               // that run
+  Requests pending_ = 0;          // of this rank, not answered yet
+  std::uint64_t next_ = 0;        // the first step whose end this rank has not crossed
+  std::uint64_t round_ = 0;       // the round whose notice the watcher waits for, or that is open
+  bool is_open_ = false;          // the rank has answered, and there is no agreement yet
+  std::deque<Agreement> agreed_;  // whose steps this rank has not crossed
+  std::optional<Error> failure_;  // the protocol has ended
+};
+
+StepAgreement::StepAgreement(std::shared_ptr<Rounds> rounds) : rounds_(std::move(rounds)) {}
+
+StepAgreement::~StepAgreement() { rounds_->end(); }
+
 Result<std::unique_ptr<StepAgreement>> StepAgreement::start(AgreementGroup group) {
-  std::unique_ptr<StepAgreement> agreement(new StepAgreement(std::move(group)));
-  StepAgreement& self = *agreement;
-  if (self.group_.store == nullptr) return agreement;
-  const auto post = [&self](const std::stop_token& stop) { self.post(stop); };
-  const auto watch = [&self](const std::stop_token& stop) { self.watch(stop); };
-  CAIRN_TRY_ASSIGN(self.poster_, os::start_thread<std::jthread>("to announce a stop", post));
-  CAIRN_TRY_ASSIGN(self.watcher_, os::start_thread<std::jthread>("to hear of a stop", watch));
+  const bool is_alone = group.store == nullptr;
+  std::unique_ptr<StepAgreement> agreement(new StepAgreement(std::make_shared<Rounds>(std::move(group))));
+  if (!is_alone) CAIRN_TRY(Rounds::start(agreement->rounds_));
   return agreement;
 }
 
-StepAgreement::~StepAgreement() {
-  for (std::jthread* thread : {&poster_, &watcher_}) {
-    thread->request_stop();
-    if (thread->joinable()) thread->join();
+void StepAgreement::request(Requests requests) { rounds_->request(requests); }
+
+Result<Requests> StepAgreement::cross(std::uint64_t step, const std::function<bool()>& interrupted) {
+  return rounds_->cross(step, interrupted);
+}
+
+// The threads keep the object, and are left behind in a call that hangs.
+Result<void> StepAgreement::Rounds::start(const std::shared_ptr<Rounds>& rounds) {
+  const auto start_one = [&rounds](const char* purpose, auto work) -> Result<void> {
+    rounds->count_thread(1);
+    const auto run = [rounds, work] {
+      work(*rounds);
+      rounds->count_thread(-1);
+    };
+    Result<std::thread> thread = os::start_thread<std::thread>(purpose, run);
+    if (!thread) {
+      rounds->count_thread(-1);
+      return std::move(thread).error();
+    }
+    thread->detach();
+    return {};
+  };
+  CAIRN_TRY(start_one("to announce a stop", [](Rounds& self) { self.post(); }));
+  return start_one("to hear of a stop", [](Rounds& self) { self.watch_to_the_end(); });
+}
+
+void StepAgreement::Rounds::end() {
+  stop_.request_stop();
+  std::unique_lock lock(mutex_);
+  changed_.notify_all();
+  changed_.wait_for(lock, kEndMax, [this] { return threads_ == 0; });
+}
+
+void StepAgreement::Rounds::count_thread(int change) {
+  const std::lock_guard lock(mutex_);
+  threads_ += change;
+  changed_.notify_all();
+}
+
+void StepAgreement::Rounds::watch_to_the_end() {
+  watch();
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, stop_.get_token(), [this] { return failure_.has_value(); });
+    if (failure_) return;
   }
-  if (group_.store == nullptr || failure_) return;
-  // A store that has ended has no rank left to read it.
+  say_farewell();
+}
+
+// A store that has ended has no rank left to read it.
+void StepAgreement::Rounds::say_farewell() {
   if (!group_.store->set(answer_key(round_, group_.rank), encode(kNever, 0)) || group_.rank != 0) return;
   const auto agreed = group_.store->get({key("agreed", round_)});
   if (agreed && !*agreed) (void)group_.store->set(key("agreed", round_), encode(kNever, 0));
 }
 
-void StepAgreement::request(Requests requests) {
+void StepAgreement::Rounds::request(Requests requests) {
   const std::lock_guard lock(mutex_);
   pending_ |= requests;
   changed_.notify_all();
 }
 
-Result<Requests> StepAgreement::cross(std::uint64_t step, const std::function<bool()>& interrupted) {
+Result<Requests> StepAgreement::Rounds::cross(std::uint64_t step, const std::function<bool()>& interrupted) {
   std::unique_lock lock(mutex_);
   while (is_open_ && !failure_) {  // until (4)
     changed_.wait_for(lock, kPoll);
@@ -103,48 +218,48 @@ Result<Requests> StepAgreement::cross(std::uint64_t step, const std::function<bo
   return due;
 }
 
-void StepAgreement::post(const std::stop_token& stop) {
+void StepAgreement::Rounds::post() {
   std::unique_lock lock(mutex_);
   std::optional<std::uint64_t> posted;
-  while (changed_.wait(lock, stop, [&] { return pending_ != 0 && !is_open_ && posted != round_; })) {
+  while (changed_.wait(lock, stop_.get_token(), [&] { return pending_ != 0 && !is_open_ && posted != round_; })) {
     posted = round_;
     const std::string notice = key("notice", round_);
     lock.unlock();
-    const Result<void> set = group_.store->set(notice, std::to_string(group_.rank));  // (1)
-    if (!set) return fail(set.error());
+    const Result<void> announced = set(notice, std::to_string(group_.rank));  // (1)
+    if (!announced) return fail(announced.error());
     lock.lock();
   }
 }
 
-void StepAgreement::watch(const std::stop_token& stop) {
-  while (!stop.stop_requested()) {
+void StepAgreement::Rounds::watch() {
+  while (!stop_.stop_requested()) {
     const std::uint64_t round = round_;
-    const auto notice = group_.store->get({key("notice", round)});  // (2)
+    const auto notice = get({key("notice", round)});  // (2)
     if (!notice) return fail(notice.error());
     if (!*notice) {
-      pause(stop, longest_pause(group_.size));
+      pause(longest_pause(group_.size));
       continue;
     }
-    const Result<void> agreed = answer(stop, round);
-    if (stop.stop_requested()) return;
+    const Result<void> agreed = answer(round);
+    if (stop_.stop_requested()) return;
     if (!agreed) return fail(agreed.error());
     if (has_ended()) return;
     if (round > 0 && group_.rank == 0) forget(round - 1);  // (5)
   }
 }
 
-Result<void> StepAgreement::answer(const std::stop_token& stop, std::uint64_t round) {
+Result<void> StepAgreement::Rounds::answer(std::uint64_t round) {
   std::string text;
   {
     const std::lock_guard lock(mutex_);
     is_open_ = true;
     text = encode(next_, std::exchange(pending_, 0));
   }
-  CAIRN_TRY(group_.store->set(answer_key(round, group_.rank), text));  // (2)
-  if (group_.rank == 0) CAIRN_TRY(decide(stop, round));
+  CAIRN_TRY(set(answer_key(round, group_.rank), text));  // (2)
+  if (group_.rank == 0) CAIRN_TRY(decide(round));
   // Rank 0 gives up first, and its text names the rank that is missing.
   const milliseconds deadline = 2 * group_.deadline;
-  CAIRN_TRY_ASSIGN(const std::vector<std::string> texts, await(stop, {key("agreed", round)}, deadline));
+  CAIRN_TRY_ASSIGN(const std::vector<std::string> texts, await({key("agreed", round)}, deadline));
   CAIRN_TRY_ASSIGN(const auto agreed, decode(texts.front()));
   const std::lock_guard lock(mutex_);  // (4)
   agreed_.push_back({agreed.first, agreed.second});
@@ -154,12 +269,12 @@ Result<void> StepAgreement::answer(const std::stop_token& stop, std::uint64_t ro
   return {};
 }
 
-Result<void> StepAgreement::decide(const std::stop_token& stop, std::uint64_t round) {  // (3)
+Result<void> StepAgreement::Rounds::decide(std::uint64_t round) {  // (3)
   std::vector<std::string> keys;
   for (std::size_t rank = 0; rank < group_.size; ++rank) keys.push_back(answer_key(round, rank));
-  const Result<std::vector<std::string>> answers = await(stop, keys, group_.deadline);
+  const Result<std::vector<std::string>> answers = await(keys, group_.deadline);
   if (!answers) {
-    if (!stop.stop_requested()) (void)group_.store->set(key("agreed", round), "! " + answers.error().message());
+    if (!stop_.stop_requested()) (void)set(key("agreed", round), "! " + answers.error().message());
     return answers.error();
   }
   std::uint64_t step = 0;
@@ -169,32 +284,32 @@ Result<void> StepAgreement::decide(const std::stop_token& stop, std::uint64_t ro
     step = std::max(step, answered.first);
     requests |= answered.second;
   }
-  return group_.store->set(key("agreed", round), encode(step, requests));
+  return set(key("agreed", round), encode(step, requests));
 }
 
-Result<std::vector<std::string>> StepAgreement::await(const std::stop_token& stop, const std::vector<std::string>& keys,
-                                                      milliseconds deadline) {
+Result<std::vector<std::string>> StepAgreement::Rounds::await(const std::vector<std::string>& keys,
+                                                              milliseconds deadline) {
   const Clock::time_point end = Clock::now() + deadline;
   for (milliseconds next = kFirstPause;; next = std::min(2 * next, longest_pause(group_.size))) {
-    CAIRN_TRY_ASSIGN(auto values, group_.store->get(keys));
+    CAIRN_TRY_ASSIGN(auto values, get(keys));
     if (values) return *std::move(values);
-    if (stop.stop_requested()) return Error(ErrorCode::kCancelled, "the manager is closed");
+    if (stop_.stop_requested()) return Error(ErrorCode::kCancelled, "the manager is closed");
     if (Clock::now() > end) return missing(keys);
-    pause(stop, next);
+    pause(next);
   }
 }
 
-bool StepAgreement::has_ended() {
+bool StepAgreement::Rounds::has_ended() {
   const std::lock_guard lock(mutex_);
   return !agreed_.empty() && agreed_.back().step == kNever;
 }
 
-void StepAgreement::pause(const std::stop_token& stop, milliseconds length) {
+void StepAgreement::Rounds::pause(milliseconds length) {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, stop, length, [] { return false; });
+  changed_.wait_for(lock, stop_.get_token(), length, [] { return false; });
 }
 
-Error StepAgreement::missing(const std::vector<std::string>& keys) {
+Error StepAgreement::Rounds::missing(const std::vector<std::string>& keys) {
   std::string absent;
   std::size_t count = 0;
   constexpr std::size_t kNamedMax = 8;
@@ -212,23 +327,28 @@ Error StepAgreement::missing(const std::vector<std::string>& keys) {
                                        " s (rank " + absent + (count > kNamedMax ? ", ...)" : ")")};
 }
 
-void StepAgreement::forget(std::uint64_t round) {
+void StepAgreement::Rounds::forget(std::uint64_t round) {
   (void)group_.store->remove(key("notice", round));
   (void)group_.store->remove(key("agreed", round));
   for (std::size_t rank = 0; rank < group_.size; ++rank) (void)group_.store->remove(answer_key(round, rank));
 }
 
-void StepAgreement::fail(Error error) {
-  const std::lock_guard lock(mutex_);
-  if (!failure_) failure_ = std::move(error).while_doing("agreeing with the other ranks on a step to save or to stop");
-  changed_.notify_all();
+void StepAgreement::Rounds::fail(Error error) {
+  Error failure = std::move(error).while_doing("agreeing with the other ranks on a step to save or to stop");
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+    failure_ = failure;
+    changed_.notify_all();
+  }
+  if (group_.warn && !stop_.stop_requested()) group_.warn(failure);
 }
 
-std::string StepAgreement::key(const char* name, std::uint64_t round) const {
+std::string StepAgreement::Rounds::key(const char* name, std::uint64_t round) const {
   return group_.prefix + name + "/" + std::to_string(round);
 }
 
-std::string StepAgreement::answer_key(std::uint64_t round, std::size_t rank) const {
+std::string StepAgreement::Rounds::answer_key(std::uint64_t round, std::size_t rank) const {
   return key("answer", round) + "/" + std::to_string(rank);
 }
 

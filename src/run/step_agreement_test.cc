@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <future>
 #include <random>
 #include <set>
 #include <thread>
@@ -150,12 +151,81 @@ class BrokenStore : public RunStore {
 
 // A store that ends before the last ranks do is no failure of a step.
 TEST(StepAgreement, BrokenStoreFailsOnlyRequests) {
-  const auto agreement = StepAgreement::start(group_of(std::make_shared<BrokenStore>(), 1, 2)).value();
+  AgreementGroup group = group_of(std::make_shared<BrokenStore>(), 1, 2);
+  group.deadline = milliseconds(50);
+  std::promise<std::string> warning;
+  group.warn = [&warning](const Error& error) { warning.set_value(error.what()); };
+  const auto agreement = StepAgreement::start(group).value();
   EXPECT_EQ(agreement->cross(1, {}).value(), 0U);
+  EXPECT_NE(warning.get_future().get().find("the store is gone"), std::string::npos);
   agreement->request(kStopRequest);
   Result<Requests> due = Requests{0};
   for (std::uint64_t step = 2; due; ++step) due = agreement->cross(step, {});
   EXPECT_EQ(due.error().code(), ErrorCode::kUnavailable);
+}
+
+// Of the calls of each rank a series fails, as while a client of a server makes another connection.
+class FailingStore : public RunStore {
+ public:
+  explicit FailingStore(std::shared_ptr<RunStore> store) : store_(std::move(store)) {}
+  Result<void> set(const std::string& key, const std::string& value) override {
+    return fails() ? Result<void>(broken()) : store_->set(key, value);
+  }
+  Result<std::optional<std::vector<std::string>>> get(const std::vector<std::string>& keys) override {
+    if (fails()) return broken();
+    return store_->get(keys);
+  }
+  Result<void> remove(const std::string& key) override { return store_->remove(key); }
+
+ private:
+  bool fails() { return ++calls_ % 4 != 0; }
+  static Error broken() { return {ErrorCode::kUnavailable, "the connection is gone"}; }
+
+  std::shared_ptr<RunStore> store_;
+  std::atomic<int> calls_{0};
+};
+
+TEST(StepAgreement, FailedCallsAreMadeAgain) {
+  const auto store = make_local_store();
+  const auto first = StepAgreement::start(group_of(std::make_shared<FailingStore>(store), 0, 2)).value();
+  const auto second = StepAgreement::start(group_of(std::make_shared<FailingStore>(store), 1, 2)).value();
+  first->request(kStopRequest);
+  wait_for(*store, "test/agreed/0");
+  Requests due = 0;
+  for (std::uint64_t step = 1; (due & kStopRequest) == 0; ++step) {
+    due = first->cross(step, {}).value();
+    EXPECT_EQ(second->cross(step, {}).value(), due);
+  }
+}
+
+// A client whose server is out of reach waits for ever.
+class HangingStore : public RunStore {
+ public:
+  explicit HangingStore(std::shared_future<void> end) : end_(std::move(end)) {}
+  ~HangingStore() override { released = true; }
+  Result<void> set(const std::string&, const std::string&) override { return hang(); }
+  Result<std::optional<std::vector<std::string>>> get(const std::vector<std::string>&) override { return hang(); }
+  Result<void> remove(const std::string&) override { return hang(); }
+
+  static std::atomic<bool> released;
+
+ private:
+  Error hang() {
+    end_.wait();
+    return {ErrorCode::kUnavailable, "the server is gone"};
+  }
+  std::shared_future<void> end_;
+};
+std::atomic<bool> HangingStore::released{false};
+
+TEST(StepAgreement, HangingStoreIsLeftBehind) {
+  std::promise<void> end;
+  auto agreement =
+      StepAgreement::start(group_of(std::make_shared<HangingStore>(end.get_future().share()), 0, 2)).value();
+  agreement.reset();
+  EXPECT_FALSE(HangingStore::released) << "the thread in the call still uses the store";
+  end.set_value();
+  while (!HangingStore::released) std::this_thread::yield();
 }
 
 TEST(StepAgreement, WaitIsInterruptible) {

@@ -338,7 +338,11 @@ class Entries:
             if key not in self._statefuls:
                 self._state_dict[key] = self.resolved[key]
             elif statefuls and self._has_loaded(str(key)):
-                self._state_dict[key].load_state_dict(self.resolved[key])
+                try:
+                    self._state_dict[key].load_state_dict(self.resolved[key])
+                except Error as error:
+                    error._is_of_entry = True
+                    raise
 
     def _has_loaded(self, key: str) -> bool:
         return self.loaded is None or any(name == key or name.startswith(f"{key}.") for name in self.loaded)
