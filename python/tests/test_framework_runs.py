@@ -91,6 +91,16 @@ def test_the_best_checkpoint_is_validated(run: Callable[..., Ended], tmp_path: P
     assert computed == pytest.approx(stored)
 
 
+@pytest.mark.parametrize("framework", ["lightning"], indirect=True)
+def test_a_stop_does_not_wait_for_a_validation(run: Callable[..., Ended], tmp_path: Path) -> None:
+    import managed_lightning
+
+    run("parts", Play(""))  # only for the folder
+    step, validations = managed_lightning.stop_at_validation(Play("lightning_run.py", steps=40, stop=8))
+    assert validations == (step - 1) // 4
+    assert f"step-{step}" in saved_in(tmp_path / "parts")
+
+
 @pytest.mark.slow
 def test_two_ranks_stop_and_resume(framework: str, tmp_path: Path) -> None:
     title = f"{framework}_run.py"

@@ -96,5 +96,23 @@ def validate_best(play: Play) -> tuple[float, float]:
     return stored, float(names["trainer"].callback_metrics["val_loss"])
 
 
+def stop_at_validation(play: Play) -> tuple[int, int]:
+    """Returns the last step, and the number of validations. A validation is due at each fourth step."""
+    validated = []
+
+    class Counted(Module):
+        def validation_step(self, batch: Any, index: int) -> None:
+            validated.append(self.trainer.global_step)
+
+    def make_trainer(*, callbacks: list[Any], **rest: Any) -> Trainer:
+        return Trainer(callbacks=[*callbacks, Stop(play)], num_sanity_val_steps=0, **rest)
+
+    names: dict[str, Any] = {"cairn": cairn, "Trainer": make_trainer, "module": Counted(), "steps": play.steps}
+    names["settings"] = settings(play.strategy) | {"val_check_interval": 4, "check_val_every_n_epoch": None}
+    managed_program.run_code(play.title, names)
+    assert names["checkpoints"].preempted
+    return names["trainer"].global_step, len(validated)
+
+
 if __name__ == "__main__":
     managed_program.main(play)
