@@ -159,9 +159,11 @@ class ManagedRun {
   Result<void> request_stop();
   // Whether due() has been kStop.
   bool is_stopping() const;
-  // Whether request_stop() was called on this rank, also by a signal. The ranks may not have agreed on it yet. From any
+  // Whether request_stop() was called on this rank, also by a signal, and no stop has been agreed on since. From any
   // thread.
   bool is_stop_requested() const;
+  // The ranks have agreed by other means to stop at this step, such as in the exchange before a save.
+  void agreed_to_stop();
 
   // Begins a save of `step`. Fails if as many saves have failed in a row as the options say, and on rank 0 if another
   // process has taken over the root: the caller passes the error on to all ranks (abandon_save()).

@@ -251,6 +251,7 @@ class PythonManagedRun {
   }
 
   bool is_stop_requested() { return run_->is_stop_requested(); }
+  void agreed_to_stop() { run_->agreed_to_stop(); }
 
   // Ctrl-C ends the wait for a removal, and is raised when the run is closed.
   void close(bool has_failed) {
@@ -287,6 +288,7 @@ void bind_managed_run(nb::module_& module) {
       .def("directory_of", &PythonManagedRun::directory_of)
       .def("report", &PythonManagedRun::report)
       .def("is_stop_requested", &PythonManagedRun::is_stop_requested)
+      .def("agreed_to_stop", &PythonManagedRun::agreed_to_stop)
       .def("close", &PythonManagedRun::close);
 }
 

@@ -273,7 +273,7 @@ class CheckpointManager:
         if due == _NO and not force:
             return None
         begun = time.monotonic()
-        is_stop = due == _STOP
+        is_stop = due == _STOP or self._run.is_stop_requested()  # the ranks meet here, and may not have agreed before
         if is_stop:
             self._stop(begun)
         has_ended = self._finish(self._grace_ends if is_stop else math.inf)
@@ -283,7 +283,8 @@ class CheckpointManager:
                 has_ended=has_ended,
                 is_stop=is_stop,
             )
-            if is_stop and not self._preempted:  # a rank that could not tell the others before
+            if is_stop:
+                self._run.agreed_to_stop()
                 self._stop(begun)
             if start is None:
                 self._run.dropped()
@@ -389,12 +390,12 @@ class CheckpointManager:
 
     def _due_or_forced(self, step: int) -> int:
         """As _due(). If the ranks can't agree on stops any more, the save that the caller asks for is made all the
-        same: the ranks meet in it, and a stop that this rank alone knows of is a stop of all."""
+        same."""
         try:
             return self._due(step)
         except Unavailable as error:
             _log.warning("%s: the save of step %d, with force=True, is made", error, step)
-            return _STOP if self._run.is_stop_requested() else _NO
+            return _NO
 
     def _check_ranks(self) -> None:
         """Refuses a process group that the manager does not know: its saves would wait for other managers' ranks."""

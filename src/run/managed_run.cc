@@ -292,7 +292,10 @@ Result<Due> ManagedRun::due(std::uint64_t step) {
   impl_->account.step(seconds_since_1970());
   const auto& every = impl_->options.schedule.every_steps;
   Due due = (requests & run::kSaveRequest) != 0 || (every && step % *every == 0) ? Due::kSave : Due::kNo;
-  if ((requests & run::kStopRequest) != 0) impl_->is_stopping = impl_->is_stop_unsaved = true;
+  if ((requests & run::kStopRequest) != 0) {
+    impl_->is_stop_unsaved = true;
+    agreed_to_stop();
+  }
   if (impl_->is_stop_unsaved) due = Due::kStop;
   impl_->last_due = {step, due};
   return due;
@@ -310,6 +313,11 @@ Result<void> ManagedRun::request_stop() {
 }
 
 bool ManagedRun::is_stop_requested() const { return impl_->is_stop_requested; }
+
+void ManagedRun::agreed_to_stop() {
+  impl_->is_stopping = true;
+  impl_->is_stop_requested = false;
+}
 
 bool ManagedRun::is_stopping() const { return impl_->is_stopping; }
 

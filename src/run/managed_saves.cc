@@ -2,7 +2,8 @@
 //
 // 1. The ranks learn whether a save is due (ManagedRun::due). A forced save is made even if the ranks can't agree on
 //    stops any more. The save before must have ended. At a stop the wait for it ends with the grace.
-// 2. The ranks exchange how they stand. A stop of one is a stop of all. If the save before has not ended on a rank, the
+// 2. The ranks exchange how they stand. A stop of one is a stop of all, also if the ranks have not agreed on it yet. If
+// the save before has not ended on a rank, the
 //    save fails on all ranks. If a rank can't begin, the call fails on all ranks.
 // 3. The background save begins. A failure that only the storage or a rank causes is counted, and the training goes on;
 //    a failure that every later save would have too (a wrong argument) fails the call.
@@ -135,7 +136,7 @@ Result<std::optional<AsyncSave>> CheckpointManager::save(std::uint64_t step, con
   const auto begun = Impl::Clock::now();
   const auto grace_ends = begun + self.options.grace;
   Impl::Standing mine;
-  mine.is_stop = due ? *due == Due::kStop : self.run->is_stop_requested();
+  mine.is_stop = (due && *due == Due::kStop) || self.run->is_stop_requested();
   self.is_preempted = self.is_preempted || mine.is_stop;
   mine.has_ended = self.finish(mine.is_stop ? std::optional(grace_ends) : std::nullopt);
   if (mine.has_ended) {
@@ -162,6 +163,7 @@ Result<CheckpointManager::Impl::Standing> CheckpointManager::Impl::agree(Standin
   if (has_begun && !is_made) run->dropped();
   if (!smallest) return smallest.error();
   mine.is_stop = (*smallest)[2] == 0;
+  if (mine.is_stop) run->agreed_to_stop();
   if (is_made) return mine;
   Error reason = not_ended();
   if ((*smallest)[0] == 0) {

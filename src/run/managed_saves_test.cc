@@ -471,6 +471,7 @@ TEST_F(ManagedSaves, AForcedSavePassesOnAStop) {
     if (rank == 1) {
       ASSERT_TRUE(manager.run().request_stop());
       EXPECT_TRUE(manager.run().is_stop_requested());
+      while (failed < 3) std::this_thread::yield();
       EXPECT_EQ(manager.save(1, state.dict()).error().code(), ErrorCode::kUnavailable);
     } else {
       EXPECT_EQ(manager.save(1, state.dict()).value(), std::nullopt);
@@ -479,8 +480,24 @@ TEST_F(ManagedSaves, AForcedSavePassesOnAStop) {
     ASSERT_TRUE(saved && *saved) << saved.error().what();
     EXPECT_TRUE((*saved)->write.get());
     EXPECT_TRUE(manager.preempted());
+    EXPECT_TRUE(manager.run().is_stopping());
   });
   EXPECT_TRUE(fs::exists(root_ / "step-2" / ".metadata"));
+}
+
+// A save that is made in any case is the save of the stop.
+TEST_F(ManagedSaves, ASavePassesOnAStop) {
+  const auto store = std::make_shared<BrokenStore>();
+  as_ranks(2, [&](std::size_t rank, Collectives& ranks) {
+    auto manager = CheckpointManager::open(root_, options_of(ranks, store)).value();
+    State state(rank, 1);
+    if (rank == 1) ASSERT_TRUE(manager.run().request_stop());
+    const auto saved = manager.save(2, state.dict());
+    ASSERT_TRUE(saved && *saved) << saved.error().what();
+    EXPECT_TRUE((*saved)->write.get());
+    EXPECT_TRUE(manager.preempted());
+    EXPECT_FALSE(manager.run().is_stop_requested());
+  });
 }
 
 TEST_F(ManagedSaves, AnExceptionIsAFailure) {

@@ -15,8 +15,9 @@
 // has agreed to another one before. No rank comes to the step: a rank that is still within its last steps stops by
 // itself, and waits for no answer.
 //
-// A call into the store that fails is made again, until the deadline for an answer. Then the protocol has ended on the
-// rank, with a warning: a rank with a request fails at its next end of a step, and the others go on.
+// A call into the store that fails is made again, until the deadline for an answer. A rank that waits for step 1 then
+// warns, and goes on to wait. Otherwise the protocol has ended on the rank, with a warning: a rank with a request fails
+// at its next end of a step, and the others go on.
 //
 // A request that comes after the rank's answer waits for the next round. The next round may be agreed before the rank
 // has come to the step of this one; both agreements are kept, in order. A rank may wait in step 4 while another rank is
@@ -45,6 +46,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kPoll{50};
 constexpr milliseconds kEndMax{5000};
 constexpr milliseconds kFirstPause{2};
+constexpr const char* kPurpose = "agreeing with the other ranks on a step to save or to stop";
 constexpr std::uint64_t kNever = UINT64_MAX;  // the step of a rank that has ended
 
 // The longest pause between two looks into the store. Longer with many ranks: each look is a message to the store's
@@ -93,10 +95,12 @@ class StepAgreement::Rounds {
   Result<void> decide(std::uint64_t round);
   Result<std::vector<std::string>> await(const std::vector<std::string>& keys, milliseconds deadline);
   bool has_ended();  // whether a rank has
+  bool has_request();
+  void warn(const Error& error) const;
   void pause(milliseconds length);
   Error missing(const std::vector<std::string>& keys);
   void forget(std::uint64_t round);
-  void fail(Error error);
+  void fail(const Error& error);
   std::string key(const char* name, std::uint64_t round) const;
   std::string answer_key(std::uint64_t round, std::size_t rank) const;
 
@@ -121,6 +125,7 @@ class StepAgreement::Rounds {
   std::stop_source stop_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
+  bool is_lost_ = false;          // of the watcher: the store does not answer
   int threads_ = 0;               // that run
   Requests pending_ = 0;          // of this rank, not answered yet
   std::uint64_t next_ = 0;        // the first step whose end this rank has not crossed
@@ -235,7 +240,10 @@ void StepAgreement::Rounds::watch() {
   while (!stop_.stop_requested()) {
     const std::uint64_t round = round_;
     const auto notice = get({key("notice", round)});  // (2)
-    if (!notice) return fail(notice.error());
+    if (!notice && has_request()) return fail(notice.error());
+    if (!notice && !std::exchange(is_lost_, true)) warn(notice.error());
+    if (!notice) continue;
+    is_lost_ = false;
     if (!*notice) {
       pause(longest_pause(group_.size));
       continue;
@@ -333,15 +341,23 @@ void StepAgreement::Rounds::forget(std::uint64_t round) {
   for (std::size_t rank = 0; rank < group_.size; ++rank) (void)group_.store->remove(answer_key(round, rank));
 }
 
-void StepAgreement::Rounds::fail(Error error) {
-  Error failure = std::move(error).while_doing("agreeing with the other ranks on a step to save or to stop");
+bool StepAgreement::Rounds::has_request() {
+  const std::lock_guard lock(mutex_);
+  return pending_ != 0;
+}
+
+void StepAgreement::Rounds::warn(const Error& error) const {
+  if (group_.warn && !stop_.stop_requested()) group_.warn(Error(error).while_doing(kPurpose));
+}
+
+void StepAgreement::Rounds::fail(const Error& error) {
   {
     const std::lock_guard lock(mutex_);
     if (failure_) return;
-    failure_ = failure;
+    failure_ = Error(error).while_doing(kPurpose);
     changed_.notify_all();
   }
-  if (group_.warn && !stop_.stop_requested()) group_.warn(failure);
+  warn(error);
 }
 
 std::string StepAgreement::Rounds::key(const char* name, std::uint64_t round) const {

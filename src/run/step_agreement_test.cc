@@ -153,11 +153,14 @@ class BrokenStore : public RunStore {
 TEST(StepAgreement, BrokenStoreFailsOnlyRequests) {
   AgreementGroup group = group_of(std::make_shared<BrokenStore>(), 1, 2);
   group.deadline = milliseconds(50);
-  std::promise<std::string> warning;
-  group.warn = [&warning](const Error& error) { warning.set_value(error.what()); };
+  std::atomic<int> warnings{0};
+  group.warn = [&warnings](const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("the store is gone"), std::string::npos);
+    ++warnings;
+  };
   const auto agreement = StepAgreement::start(group).value();
   EXPECT_EQ(agreement->cross(1, {}).value(), 0U);
-  EXPECT_NE(warning.get_future().get().find("the store is gone"), std::string::npos);
+  while (warnings == 0) std::this_thread::yield();
   agreement->request(kStopRequest);
   Result<Requests> due = Requests{0};
   for (std::uint64_t step = 2; due; ++step) due = agreement->cross(step, {});
@@ -196,6 +199,45 @@ TEST(StepAgreement, FailedCallsAreMadeAgain) {
     due = first->cross(step, {}).value();
     EXPECT_EQ(second->cross(step, {}).value(), due);
   }
+}
+
+// A store that is gone for longer than the deadline, and comes back.
+class AwayStore : public RunStore {
+ public:
+  explicit AwayStore(std::shared_ptr<RunStore> store) : store_(std::move(store)) {}
+  Result<void> set(const std::string& key, const std::string& value) override {
+    return is_away ? Result<void>(away()) : store_->set(key, value);
+  }
+  Result<std::optional<std::vector<std::string>>> get(const std::vector<std::string>& keys) override {
+    if (is_away) return away();
+    return store_->get(keys);
+  }
+  Result<void> remove(const std::string& key) override { return store_->remove(key); }
+  std::atomic<bool> is_away{true};
+
+ private:
+  static Error away() { return {ErrorCode::kUnavailable, "no route"}; }
+  std::shared_ptr<RunStore> store_;
+};
+
+TEST(StepAgreement, StoreMayComeBack) {
+  const auto store = make_local_store();
+  const auto away = std::make_shared<AwayStore>(store);
+  AgreementGroup group = group_of(away, 0, 2);
+  group.deadline = milliseconds(50);
+  std::atomic<int> warnings{0};
+  group.warn = [&warnings](const Error&) { ++warnings; };
+  const auto first = StepAgreement::start(group).value();
+  const auto second = StepAgreement::start(group_of(store, 1, 2)).value();
+  while (warnings == 0) std::this_thread::yield();
+  away->is_away = false;
+  second->request(kStopRequest);
+  Requests due = 0;
+  for (std::uint64_t step = 1; (due & kStopRequest) == 0; ++step) {
+    due = first->cross(step, {}).value();
+    EXPECT_EQ(second->cross(step, {}).value(), due);
+  }
+  EXPECT_EQ(warnings, 1);
 }
 
 // A client whose server is out of reach waits for ever.
