@@ -151,8 +151,9 @@ class ManagedRun {
 
   // Whether a save is due after `step`. Every rank calls due() after each step: the ranks wait here, and only here,
   // until all have heard of an announced stop. Without an announcement costs less than a microsecond. A second call
-  // with an equal step has an equal result. kStop stays the result until a save begins. kUnavailable if a rank has not
-  // answered.
+  // with an equal step has an equal result. kStop stays the result until a save begins. kUnavailable if a rank or the
+  // store has not answered. Not at a step that is due by `every_steps`, and with these a stop that has no answer waits
+  // for such a step: the ranks exchange it in the save.
   Result<Due> due(std::uint64_t step);
   // Stops the run: due() is kStop at one step on all ranks. From any thread of any rank, also when the caller learns
   // of the end of its time by another way than a signal. kUnsupported if there are several ranks and no store.
@@ -197,9 +198,9 @@ class ManagedRun {
 
 // For a worker process of a rank, such as one that reads data: a launcher and a scheduler send the signals of a stop to
 // all processes of a job, and a worker that they end fails the step of the rank. Afterwards the worker takes these
-// signals from its parent process alone. For the whole process, and for good. kInvalidArgument for a signal that can't
-// be caught.
-Result<void> ignore_stop_signals(const std::vector<int>& signals);
+// signals from its parent process alone, and from the process `owner` if it is not 0. For the whole process, and for
+// good. kInvalidArgument for a signal that can't be caught.
+Result<void> ignore_stop_signals(const std::vector<int>& signals, int owner = 0);
 
 struct CheckpointManagerOptions {
   ManagedRunOptions run = {};

@@ -269,7 +269,8 @@ class PythonManagedRun {
 }  // namespace
 
 void bind_managed_run(nb::module_& module) {
-  module.def("ignore_stop_signals", [](const std::vector<int>& signals) { unwrap(ignore_stop_signals(signals)); });
+  module.def("ignore_stop_signals",
+             [](const std::vector<int>& signals, int owner) { unwrap(ignore_stop_signals(signals, owner)); });
   nb::class_<PythonManagedRun>(module, "ManagedRun")
       .def(nb::init<const nb::bytes&, const nb::tuple&, nb::object, nb::object, nb::object>(), nb::arg(), nb::arg(),
            nb::arg().none(), nb::arg().none(), nb::arg())

@@ -193,7 +193,7 @@ class CheckpointManager:
         if self._ranks.are_many:
             from cairn._ranks.group_store import GroupStore
 
-            store = GroupStore(process_group)
+            store = GroupStore(process_group, min(10.0, agreement_seconds))
         kept = None if rule == retention_rule(None, None, None, None) else rule
         waits = (float(wait_seconds), float(agreement_seconds))
         signals = list(preemption_signals)
@@ -215,7 +215,7 @@ class CheckpointManager:
     ) -> None:
         """Closes the manager. An exception of the block passes; the failure of the last save is then only logged.
 
-        An exception counts as a failure of the run in the next process's report. SystemExit and KeyboardInterrupt do
+        An exception on rank 0 counts as a failure of the run in the next process's report. SystemExit and KeyboardInterrupt do
         not.
         """
         if error is None:
@@ -279,6 +279,7 @@ class CheckpointManager:
         has_ended = self._finish(self._grace_ends if is_stop else math.inf)
         with self._dropped_if_not_made():
             start, is_stop = self._begin_on_all_ranks(
+                step,
                 lambda: self._run.begin(step, numbers_of(metrics), notes_text(notes), force, time.monotonic() - begun),
                 has_ended=has_ended,
                 is_stop=is_stop,
@@ -352,15 +353,18 @@ class CheckpointManager:
         return self._last_report or RunReport(*self._run.report())
 
     def wait(self) -> None:
-        """Waits for the save in flight, and raises its error."""
-        self._finish()
+        """Waits for the save in flight, and raises its error. After a stop waits at most to the end of the grace, and
+        then raises Unavailable."""
+        if not self._finish(self._grace_ends):
+            raise Unavailable(f"the save in flight has not ended within the grace of {self._grace} s")
         if self._save is not None:
             self._save.result()
 
     def close(self) -> None:
         """Waits for the save in flight, leaves `root` to the next manager, and raises the error of the last save.
 
-        After a stop the call waits at most to the end of the grace, and the writer goes on. Rank 0 waits up to 10 s for
+        After a stop the call waits at most to the end of the grace, and the writer goes on; the end of the process still
+        waits for the writer. Rank 0 waits up to 10 s for
         a removal; the next manager goes on with it. In a child made by fork the call does nothing.
         """
         self._close(has_failed=False)
@@ -439,7 +443,7 @@ class CheckpointManager:
         self._grace_ends = begun + self._grace
 
     def _begin_on_all_ranks(
-        self, begin: Callable[[], tuple[bytes, str]], *, has_ended: bool, is_stop: bool
+        self, step: int, begin: Callable[[], tuple[bytes, str]], *, has_ended: bool, is_stop: bool
     ) -> tuple[tuple[bytes, str] | None, bool]:
         """Returns the result of `begin`, or None if the save before has not ended on a rank, and whether a rank has to
         stop. A failure of `begin` is raised on all ranks."""
@@ -448,11 +452,18 @@ class CheckpointManager:
             start = begin() if has_ended else None
         except BaseException as error:
             failure = error
-        well, ended, goes_on = self._ranks.smallest([int(failure is None), int(has_ended), int(not is_stop)])
+        standing = [int(failure is None), int(has_ended), int(not is_stop), step, -step]
+        well, ended, goes_on, first, minus_last = self._ranks.smallest(standing)
         if not well:
             with self._ranks.all_or_none("begin"):
                 if failure is not None:
                     raise failure
+        if first != -minus_last:  # a rank could not hear of an agreed step, or the program is wrong
+            raise InvalidArgument(
+                "the ranks save at different steps, and their states don't belong together",
+                expected="one step",
+                actual=f"the steps {first} to {-minus_last}",
+            )
         return (start if ended else None), not goes_on
 
     def _not_made(self, step: int) -> Error:

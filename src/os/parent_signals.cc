@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <string>
@@ -12,10 +13,12 @@ namespace cairn::os {
 namespace {
 
 std::array<struct sigaction, NSIG> actions_before;  // written before the handler is in place
+std::atomic<pid_t> owner_of_process{0};
 
 // Async-signal-safe.
 void take_from_parent(int signal, siginfo_t* info, void* /*context*/) {
-  if (info->si_code > 0 || info->si_pid != getppid()) return;  // of the kernel (a terminal), or of another process
+  if (info->si_code > 0) return;  // of the kernel: a terminal
+  if (info->si_pid != getppid() && (owner_of_process == 0 || info->si_pid != owner_of_process)) return;
   const int error_number = errno;
   // The handler before may look for the sender too.
   const struct sigaction& before = actions_before[static_cast<std::size_t>(signal)];
@@ -36,7 +39,8 @@ bool is_in_place(const struct sigaction& action) {
 
 }  // namespace
 
-Result<void> take_only_from_parent(const std::vector<int>& signals) {
+Result<void> take_only_from_parent(const std::vector<int>& signals, pid_t owner) {
+  owner_of_process = owner;
   for (const int signal : signals) {
     const Error refused(ErrorCode::kInvalidArgument, "signal " + std::to_string(signal) + " can't be caught");
     struct sigaction before = {};

@@ -121,6 +121,7 @@ struct ManagedRun::Impl {
   Result<std::string> take(std::vector<std::string> all);
   Result<std::string> choose(const std::optional<Error>& fault);
   Error too_many_failures();
+  Result<void> go_without_answer();
   void note_failure();
   void learn() { clock.learn(account.costs(), account.report(seconds_since_1970())); }
 
@@ -145,6 +146,7 @@ struct ManagedRun::Impl {
   bool is_save_requested = false;  // of rank 0: due by the clock, and not yet agreed on
   std::optional<std::pair<std::uint64_t, Due>> last_due;
   std::uint64_t ends_of_steps = 0;  // crossed. Steps of a caller may descend: a restore goes back
+  bool has_warned = false;          // of a request without an answer
   bool is_stop_unsaved = false;     // no save has begun since the stop
   std::atomic<bool> is_stopping{false};
   std::atomic<bool> is_stop_requested{false};
@@ -286,12 +288,18 @@ Result<Due> ManagedRun::due(std::uint64_t step) {
     impl_->agreement->request(run::kSaveRequest);
   }
   const std::uint64_t end = impl_->ends_of_steps + 1;
-  CAIRN_TRY_ASSIGN(const run::Requests requests, impl_->agreement->cross(end, impl_->options.interrupted));
+  const auto& every = impl_->options.schedule.every_steps;
+  const bool is_due_by_steps = every && step % *every == 0;
+  const Result<run::Requests> crossed = impl_->agreement->cross(end, impl_->options.interrupted);
+  // The ranks meet in a save that is due by steps, which passes on a stop.
+  const bool may_go_on = is_due_by_steps && !crossed && crossed.error().code() == ErrorCode::kUnavailable;
+  if (!crossed && !may_go_on) return crossed.error();
+  const run::Requests requests = crossed ? *crossed : 0;
   impl_->ends_of_steps = end;
+  if ((requests & run::kUnanswered) != 0) CAIRN_TRY(impl_->go_without_answer());
   if ((requests & run::kSaveRequest) != 0) impl_->is_save_requested = false;
   impl_->account.step(seconds_since_1970());
-  const auto& every = impl_->options.schedule.every_steps;
-  Due due = (requests & run::kSaveRequest) != 0 || (every && step % *every == 0) ? Due::kSave : Due::kNo;
+  Due due = (requests & run::kSaveRequest) != 0 || is_due_by_steps ? Due::kSave : Due::kNo;
   if ((requests & run::kStopRequest) != 0) {
     impl_->is_stop_unsaved = true;
     agreed_to_stop();
@@ -299,6 +307,18 @@ Result<Due> ManagedRun::due(std::uint64_t step) {
   if (impl_->is_stop_unsaved) due = Due::kStop;
   impl_->last_due = {step, due};
   return due;
+}
+
+// An error if no save is due by steps.
+Result<void> ManagedRun::Impl::go_without_answer() {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(options.agreement_deadline).count();
+  Error error(ErrorCode::kUnavailable,
+              "the ranks have not agreed within " + std::to_string(seconds) +
+                  " s on a stop, or on a save by the clock, that this rank has asked for: the store of the process "
+                  "group does not answer");
+  if (!options.schedule.every_steps) return error;
+  if (!std::exchange(has_warned, true)) warn(std::move(error).while_doing("waiting for the next save by steps"));
+  return {};
 }
 
 Result<void> ManagedRun::request_stop() {
@@ -424,7 +444,9 @@ ManagedRunReport ManagedRun::report() const {
   return report;
 }
 
-Result<void> ignore_stop_signals(const std::vector<int>& signals) { return os::take_only_from_parent(signals); }
+Result<void> ignore_stop_signals(const std::vector<int>& signals, int owner) {
+  return os::take_only_from_parent(signals, owner);
+}
 
 Result<void> ManagedRun::close(bool has_failed) {
   if (impl_->is_of_a_fork()) return {};

@@ -2,8 +2,8 @@
 //
 // 1. The ranks learn whether a save is due (ManagedRun::due). A forced save is made even if the ranks can't agree on
 //    stops any more. The save before must have ended. At a stop the wait for it ends with the grace.
-// 2. The ranks exchange how they stand. A stop of one is a stop of all, also if the ranks have not agreed on it yet. If
-// the save before has not ended on a rank, the
+// 2. The ranks exchange their step, and how they stand. A stop of one is a stop of all, also if the ranks have not
+// agreed on it yet. If the save before has not ended on a rank, the
 //    save fails on all ranks. If a rank can't begin, the call fails on all ranks.
 // 3. The background save begins. A failure that only the storage or a rank causes is counted, and the training goes on;
 //    a failure that every later save would have too (a wrong argument) fails the call.
@@ -45,6 +45,13 @@ AsyncSave failed_save(const Error& error) {
   return save;
 }
 
+// A rank could not hear of an agreed step, or the program is wrong.
+Error different_steps(std::int64_t first, std::int64_t last) {
+  return Error(ErrorCode::kInvalidArgument, "the ranks save at different steps, and their states don't belong together")
+      .expected("one step")
+      .actual("the steps " + std::to_string(first) + " to " + std::to_string(last));
+}
+
 // An argument that the system refuses is a fault of the storage: a file system may be read-only for a while.
 bool is_lasting(const Error& error) {
   if (error.code() == ErrorCode::kInvalidArgument) return error.error_number() == 0;
@@ -70,7 +77,7 @@ struct CheckpointManager::Impl {
     bool has_ended = false;  // the save before
     Result<SaveStart> start = Error(ErrorCode::kUnavailable, "the save before has not ended");
   };
-  Result<Standing> agree(Standing mine);
+  Result<Standing> agree(std::uint64_t step, Standing mine);
   Error not_ended() const;
   Result<void> follow(const AsyncSave& save);
   Result<AsyncSave> begin(const SaveStart& start, const StateDict& state);
@@ -142,7 +149,7 @@ Result<std::optional<AsyncSave>> CheckpointManager::save(std::uint64_t step, con
   if (mine.has_ended) {
     mine.start = self.run->begin(step, {.metrics = metrics, .is_forced = force, .waited = Impl::Clock::now() - begun});
   }
-  CAIRN_TRY_ASSIGN(const Impl::Standing all, self.agree(std::move(mine)));  // (2)
+  CAIRN_TRY_ASSIGN(const Impl::Standing all, self.agree(step, std::move(mine)));  // (2)
   self.is_preempted = self.is_preempted || all.is_stop;
   if (!all.has_ended) return std::optional(failed_save(all.start.error()));
   CAIRN_TRY_ASSIGN(AsyncSave save, self.begin(*all.start, state));
@@ -153,15 +160,18 @@ Result<std::optional<AsyncSave>> CheckpointManager::save(std::uint64_t step, con
 }
 
 // (2) An error if a rank can't begin. `start` is this rank's, or the reason for which the save fails on all ranks.
-Result<CheckpointManager::Impl::Standing> CheckpointManager::Impl::agree(Standing mine) {
+Result<CheckpointManager::Impl::Standing> CheckpointManager::Impl::agree(std::uint64_t step, Standing mine) {
   coordination::Ranks ranks(options.run.collectives, 0);
   const bool has_begun = mine.has_ended && mine.start;
   const bool can_begin = has_begun || !mine.has_ended;
+  const auto number = static_cast<std::int64_t>(step);
   const Result<std::vector<std::int64_t>> smallest =
-      ranks.smallest({can_begin ? 1 : 0, mine.has_ended ? 1 : 0, mine.is_stop ? 0 : 1});
-  const bool is_made = smallest && (*smallest)[0] == 1 && (*smallest)[1] == 1;
+      ranks.smallest({can_begin ? 1 : 0, mine.has_ended ? 1 : 0, mine.is_stop ? 0 : 1, number, -number});
+  const bool is_one_step = smallest && (*smallest)[3] == -(*smallest)[4];
+  const bool is_made = is_one_step && (*smallest)[0] == 1 && (*smallest)[1] == 1;
   if (has_begun && !is_made) run->dropped();
   if (!smallest) return smallest.error();
+  if (!is_one_step) return different_steps((*smallest)[3], -(*smallest)[4]);
   mine.is_stop = (*smallest)[2] == 0;
   if (mine.is_stop) run->agreed_to_stop();
   if (is_made) return mine;

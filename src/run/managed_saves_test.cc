@@ -463,6 +463,7 @@ TEST_F(ManagedSaves, AForcedSavePassesOnAStop) {
   std::atomic<int> failed{0};
   as_ranks(2, [&](std::size_t rank, Collectives& ranks) {
     CheckpointManagerOptions mine = options_of(ranks, store);
+    mine.run.schedule.every_steps.reset();
     mine.run.agreement_deadline = std::chrono::milliseconds(50);
     mine.run.warn = [&failed](const Error&) { ++failed; };
     auto manager = CheckpointManager::open(root_, mine).value();
@@ -471,7 +472,7 @@ TEST_F(ManagedSaves, AForcedSavePassesOnAStop) {
     if (rank == 1) {
       ASSERT_TRUE(manager.run().request_stop());
       EXPECT_TRUE(manager.run().is_stop_requested());
-      while (failed < 3) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(60));
       EXPECT_EQ(manager.save(1, state.dict()).error().code(), ErrorCode::kUnavailable);
     } else {
       EXPECT_EQ(manager.save(1, state.dict()).value(), std::nullopt);
@@ -489,15 +490,32 @@ TEST_F(ManagedSaves, AForcedSavePassesOnAStop) {
 TEST_F(ManagedSaves, ASavePassesOnAStop) {
   const auto store = std::make_shared<BrokenStore>();
   as_ranks(2, [&](std::size_t rank, Collectives& ranks) {
-    auto manager = CheckpointManager::open(root_, options_of(ranks, store)).value();
+    CheckpointManagerOptions mine = options_of(ranks, store);
+    mine.run.agreement_deadline = std::chrono::milliseconds(50);
+    auto manager = CheckpointManager::open(root_, mine).value();
     State state(rank, 1);
     if (rank == 1) ASSERT_TRUE(manager.run().request_stop());
+    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    EXPECT_EQ(manager.save(1, state.dict()).value(), std::nullopt) << "the next save passes on the stop";
     const auto saved = manager.save(2, state.dict());
     ASSERT_TRUE(saved && *saved) << saved.error().what();
     EXPECT_TRUE((*saved)->write.get());
     EXPECT_TRUE(manager.preempted());
     EXPECT_FALSE(manager.run().is_stop_requested());
   });
+}
+
+TEST_F(ManagedSaves, DifferentStepsAreNoCheckpoint) {
+  const auto store = make_local_store();
+  as_ranks(2, [&](std::size_t rank, Collectives& ranks) {
+    auto manager = CheckpointManager::open(root_, options_of(ranks, store)).value();
+    State state(rank, 1);
+    const auto saved = manager.save(2 + 2 * rank, state.dict());
+    ASSERT_FALSE(saved);
+    EXPECT_NE(std::string(saved.error().what()).find("the steps 2 to 4"), std::string::npos) << saved.error().what();
+    EXPECT_TRUE(manager.save(6, state.dict()).value());
+  });
+  EXPECT_FALSE(fs::exists(root_ / "step-2"));
 }
 
 TEST_F(ManagedSaves, AnExceptionIsAFailure) {

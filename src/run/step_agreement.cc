@@ -15,9 +15,10 @@
 // has agreed to another one before. No rank comes to the step: a rank that is still within its last steps stops by
 // itself, and waits for no answer.
 //
-// A call into the store that fails is made again, until the deadline for an answer. A rank that waits for step 1 then
-// warns, and goes on to wait. Otherwise the protocol has ended on the rank, with a warning: a rank with a request fails
-// at its next end of a step, and the others go on.
+// A call into the store that fails is made again. A rank that waits for step 1 warns after the deadline for an answer,
+// and goes on to wait; a request that is older than the deadline is reported at each end of a step, however long the
+// call takes. From step 2 to step 4 the protocol ends on the rank at the deadline, with a warning, and the next end of
+// a step fails.
 //
 // A request that comes after the rank's answer waits for the next round. The next round may be agreed before the rank
 // has come to the step of this one; both agreements are kept, in order. A rank may wait in step 4 while another rank is
@@ -45,7 +46,9 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kPoll{50};
 constexpr milliseconds kEndMax{5000};
+constexpr milliseconds kFarewellMax{1000};
 constexpr milliseconds kFirstPause{2};
+constexpr int kAnswersOfARound = 3;  // from the notice to the agreement a rank waits for so many deadlines at most
 constexpr const char* kPurpose = "agreeing with the other ranks on a step to save or to stop";
 constexpr std::uint64_t kNever = UINT64_MAX;  // the step of a rank that has ended
 
@@ -95,12 +98,12 @@ class StepAgreement::Rounds {
   Result<void> decide(std::uint64_t round);
   Result<std::vector<std::string>> await(const std::vector<std::string>& keys, milliseconds deadline);
   bool has_ended();  // whether a rank has
-  bool has_request();
   void warn(const Error& error) const;
   void pause(milliseconds length);
   Error missing(const std::vector<std::string>& keys);
   void forget(std::uint64_t round);
   void fail(const Error& error);
+  Error hanging() const;
   std::string key(const char* name, std::uint64_t round) const;
   std::string answer_key(std::uint64_t round, std::size_t rank) const;
 
@@ -128,6 +131,8 @@ class StepAgreement::Rounds {
   bool is_lost_ = false;          // of the watcher: the store does not answer
   int threads_ = 0;               // that run
   Requests pending_ = 0;          // of this rank, not answered yet
+  Clock::time_point since_;       // when the rank asked for `pending_`, or when the round before ended
+  Clock::time_point opened_;      // when the open round began
   std::uint64_t next_ = 0;        // the first step whose end this rank has not crossed
   std::uint64_t round_ = 0;       // the round whose notice the watcher waits for, or that is open
   bool is_open_ = false;          // the rank has answered, and there is no agreement yet
@@ -197,13 +202,19 @@ void StepAgreement::Rounds::watch_to_the_end() {
 
 // A store that has ended has no rank left to read it.
 void StepAgreement::Rounds::say_farewell() {
-  if (!group_.store->set(answer_key(round_, group_.rank), encode(kNever, 0)) || group_.rank != 0) return;
+  const Clock::time_point end = Clock::now() + kFarewellMax;
+  while (!group_.store->set(answer_key(round_, group_.rank), encode(kNever, 0))) {
+    if (Clock::now() > end) return;
+    std::this_thread::sleep_for(kPoll);  // a client makes another connection
+  }
+  if (group_.rank != 0) return;
   const auto agreed = group_.store->get({key("agreed", round_)});
   if (agreed && !*agreed) (void)group_.store->set(key("agreed", round_), encode(kNever, 0));
 }
 
 void StepAgreement::Rounds::request(Requests requests) {
   const std::lock_guard lock(mutex_);
+  if (pending_ == 0) since_ = Clock::now();
   pending_ |= requests;
   changed_.notify_all();
 }
@@ -214,13 +225,20 @@ Result<Requests> StepAgreement::Rounds::cross(std::uint64_t step, const std::fun
     changed_.wait_for(lock, kPoll);
     if (interrupted && interrupted())
       return Error(ErrorCode::kCancelled, "interrupted while the ranks agree on a step");
+    if (Clock::now() - opened_ > kAnswersOfARound * group_.deadline) failure_ = hanging();
   }
-  if (failure_ && (is_open_ || pending_ != 0)) return *failure_;
   next_ = step + 1;
+  if (std::exchange(is_open_, false)) return *failure_;
   Requests due = 0;
   if (group_.store == nullptr) due = std::exchange(pending_, 0);
   for (; !agreed_.empty() && agreed_.front().step <= step; agreed_.pop_front()) due |= agreed_.front().requests;
+  if (pending_ != 0 && (failure_ || Clock::now() - since_ > group_.deadline)) due |= kUnanswered;
   return due;
+}
+
+// A call into the store does not return, or the store lost the keys.
+Error StepAgreement::Rounds::hanging() const {
+  return Error(ErrorCode::kUnavailable, "the store of the process group does not answer").while_doing(kPurpose);
 }
 
 void StepAgreement::Rounds::post() {
@@ -231,8 +249,8 @@ void StepAgreement::Rounds::post() {
     const std::string notice = key("notice", round_);
     lock.unlock();
     const Result<void> announced = set(notice, std::to_string(group_.rank));  // (1)
-    if (!announced) return fail(announced.error());
     lock.lock();
+    if (!announced) posted.reset();
   }
 }
 
@@ -240,7 +258,6 @@ void StepAgreement::Rounds::watch() {
   while (!stop_.stop_requested()) {
     const std::uint64_t round = round_;
     const auto notice = get({key("notice", round)});  // (2)
-    if (!notice && has_request()) return fail(notice.error());
     if (!notice && !std::exchange(is_lost_, true)) warn(notice.error());
     if (!notice) continue;
     is_lost_ = false;
@@ -261,6 +278,7 @@ Result<void> StepAgreement::Rounds::answer(std::uint64_t round) {
   {
     const std::lock_guard lock(mutex_);
     is_open_ = true;
+    opened_ = Clock::now();
     text = encode(next_, std::exchange(pending_, 0));
   }
   CAIRN_TRY(set(answer_key(round, group_.rank), text));  // (2)
@@ -272,6 +290,7 @@ Result<void> StepAgreement::Rounds::answer(std::uint64_t round) {
   const std::lock_guard lock(mutex_);  // (4)
   agreed_.push_back({agreed.first, agreed.second});
   is_open_ = false;
+  since_ = Clock::now();
   ++round_;
   changed_.notify_all();
   return {};
@@ -339,11 +358,6 @@ void StepAgreement::Rounds::forget(std::uint64_t round) {
   (void)group_.store->remove(key("notice", round));
   (void)group_.store->remove(key("agreed", round));
   for (std::size_t rank = 0; rank < group_.size; ++rank) (void)group_.store->remove(answer_key(round, rank));
-}
-
-bool StepAgreement::Rounds::has_request() {
-  const std::lock_guard lock(mutex_);
-  return pending_ != 0;
 }
 
 void StepAgreement::Rounds::warn(const Error& error) const {

@@ -18,6 +18,8 @@ namespace cairn::run {
 using Requests = unsigned;
 inline constexpr Requests kSaveRequest = 1;
 inline constexpr Requests kStopRequest = 2;
+// In a result of cross(): a request of this rank has had no answer within the deadline, and still waits.
+inline constexpr Requests kUnanswered = 4;
 
 struct AgreementGroup {
   std::shared_ptr<RunStore> store;  // null: this process alone
@@ -42,7 +44,8 @@ class StepAgreement {
   // From any thread.
   void request(Requests requests);
   // The end of `step` on this rank: the requests whose agreed step is `step`, or is a step that the caller has left
-  // out. Steps ascend. One thread at a time. kUnavailable if the ranks could not agree, kCancelled by `interrupted`.
+  // out. Steps ascend. One thread at a time. kUnavailable, once, if the ranks could not agree: the others may have
+  // agreed without this rank. kCancelled by `interrupted`.
   Result<Requests> cross(std::uint64_t step, const std::function<bool()>& interrupted);
 
  private:
