@@ -34,16 +34,22 @@ milliseconds of_seconds(double seconds) {
   return std::chrono::duration_cast<milliseconds>(std::chrono::duration<double>(seconds));
 }
 
-// An object of Python that threads of the engine use and may be the last to own.
+// An object of Python that threads of the engine use and may be the last to own. A thread that was left behind in a
+// call that hangs may come back while the interpreter ends: taking the lock would then end the process.
 class HeldObject {
  public:
   explicit HeldObject(nb::object object) : object_(std::move(object)) {}
   ~HeldObject() {
+    if (!is_usable()) {
+      object_.release();
+      return;
+    }
     const nb::gil_scoped_acquire lock;
     object_.reset();
   }
   HeldObject(const HeldObject&) = delete;
   HeldObject& operator=(const HeldObject&) = delete;
+  static bool is_usable() { return Py_IsInitialized() != 0; }
   const nb::object& get() const { return object_; }
 
  private:
@@ -82,6 +88,7 @@ class PythonStore : public RunStore {
  private:
   template <typename Work>
   auto ask(Work&& work) -> decltype(work()) {
+    if (!HeldObject::is_usable()) return Error(ErrorCode::kUnavailable, "the interpreter ends");
     const nb::gil_scoped_acquire lock;
     try {
       return work();
@@ -97,6 +104,7 @@ class PythonStore : public RunStore {
 
 std::function<void(const Error&)> warning_calls(nb::object warn) {
   return [held = std::make_shared<HeldObject>(std::move(warn))](const Error& error) {
+    if (!HeldObject::is_usable()) return;
     const nb::gil_scoped_acquire lock;
     try {
       held->get()(exception_of(error));

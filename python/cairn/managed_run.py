@@ -215,8 +215,8 @@ class CheckpointManager:
     ) -> None:
         """Closes the manager. An exception of the block passes; the failure of the last save is then only logged.
 
-        An exception on rank 0 counts as a failure of the run in the next process's report. SystemExit and KeyboardInterrupt do
-        not.
+        An exception on rank 0 counts as a failure of the run in the next process's report. SystemExit and
+        KeyboardInterrupt do not.
         """
         if error is None:
             self.close()
@@ -363,9 +363,9 @@ class CheckpointManager:
     def close(self) -> None:
         """Waits for the save in flight, leaves `root` to the next manager, and raises the error of the last save.
 
-        After a stop the call waits at most to the end of the grace, and the writer goes on; the end of the process still
-        waits for the writer. Rank 0 waits up to 10 s for
-        a removal; the next manager goes on with it. In a child made by fork the call does nothing.
+        After a stop the call waits at most to the end of the grace, and the writer goes on; the end of the process
+        still waits for the writer. Rank 0 waits up to 10 s for a removal; the next manager goes on with it. In a child
+        made by fork the call does nothing.
         """
         self._close(has_failed=False)
 

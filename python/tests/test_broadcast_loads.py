@@ -24,8 +24,8 @@ from cairn._ranks.process_group import GroupCalls
 BYTES = 24 << 20
 _PATIENCE_SECONDS = 240
 _TIMEOUT_SECONDS = 1000  # of the groups: a rank that waits for the time-out loses the patience of the test
-# Of groups in which a rank dies. Gloo fails a transfer whose connection breaks, except within a message: a rank that has
-# received or sent a part of it waits for the time-out.
+# Of groups in which a rank dies. Gloo fails a transfer whose connection breaks, except within a message: a rank that
+# has received or sent a part of it waits for the time-out.
 _TIMEOUT_OF_BROKEN_SECONDS = 60
 _CLONE_NEWNS, _CLONE_NEWUSER, _MS_BIND, _MS_PRIVATE = 0x20000, 0x10000000, 0x1000, 0x44000
 

@@ -1,5 +1,6 @@
 """CheckpointManager: stops and ends of a run that do not go by the book."""
 
+import datetime
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Gang
+from ranks import Gang, free_port
 
 import cairn
 from cairn._ranks.group_store import GroupStore
@@ -169,38 +170,42 @@ def test_workers_of_a_loader_outlive_a_stop(tmp_path: Path) -> None:
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
 
 
-class Server:
-    """A store whose connections fail."""
-
-    def __init__(self) -> None:
-        self.connections = 0
-
-    def clone(self) -> "Connection":
-        self.connections += 1
-        return Connection(self.connections)
-
-
-class Connection:
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def check(self, keys: list[str]) -> bool:
-        if self.number == 1:
-            raise dist.DistNetworkError("the connection is gone")
-        return True
-
-    def multi_get(self, keys: list[str]) -> list[bytes]:
-        return [str(self.number).encode() for _ in keys]
+def serve(port: int) -> "subprocess.Popen[str]":
+    """Starts the server of a TCPStore, which holds a key."""
+    program = (
+        "import sys, time\n"
+        "from torch.distributed import TCPStore\n"
+        "store = TCPStore('127.0.0.1', int(sys.argv[1]), is_master=True, wait_for_workers=False)\n"
+        "store.set('run/key', 'value')\n"
+        "print('begun', flush=True)\n"
+        "time.sleep(1000)\n"
+    )
+    command = [sys.executable, "-c", program, str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    assert server.stdout.readline() == "begun\n"
+    return server
 
 
-def test_a_failed_connection_to_the_store_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Server()
-    monkeypatch.setattr(dist.distributed_c10d, "_get_process_group_store", lambda group: server)
-    store = GroupStore("a group")
-    with pytest.raises(dist.DistNetworkError):
-        store.get(["a"])
-    assert store.get(["a", "b"]) == ["2", "2"]
-    assert store.get(["a"]) == ["2"]
+def test_a_store_that_was_gone_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time-out of the group's own connection is longer than the test waits."""
+    port = free_port()
+    with serve(port) as server:
+        hour = datetime.timedelta(hours=1)
+        client = dist.PrefixStore("run", dist.TCPStore("127.0.0.1", port, timeout=hour, wait_for_workers=False))
+        monkeypatch.setattr(dist.distributed_c10d, "_get_process_group_store", lambda group: client)
+        store = GroupStore("a group", timeout_seconds=1)
+        assert store.get(["key"]) == ["value"]
+        assert store.get(["key", "no key"]) is None
+        server.kill()
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            store.get(["key"])
+    with serve(port) as server:
+        assert store.get(["key"]) == ["value"]
+        store.set("other", "text")
+        assert store.get(["other"]) == ["text"]
+        server.kill()
 
 
 def fail_and_force(root: str) -> tuple[bool, bool]:

@@ -1,5 +1,10 @@
 #include "run/background_removal.h"
 
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <stop_token>
+#include <thread>
 #include <utility>
 
 #include "os/priority.h"
@@ -15,79 +20,113 @@ using std::chrono::milliseconds;
 
 constexpr int kNiceness = 19;
 constexpr milliseconds kPoll{20};
+constexpr milliseconds kHangMax{5000};
 
 }  // namespace
 
-BackgroundRemoval::BackgroundRemoval(std::filesystem::path root, std::optional<PruneOptions> rule, ManagingLease& lease,
-                                     Warn warn)
-    : root_(std::move(root)), rule_(std::move(rule)), lease_(lease), warn_(std::move(warn)) {}
+// What the owner and the thread share.
+class BackgroundRemoval::Work {
+ public:
+  Work(std::filesystem::path root, std::optional<PruneOptions> rule, std::shared_ptr<ManagingLease> lease, Warn warn)
+      : root_(std::move(root)), rule_(std::move(rule)), lease_(std::move(lease)), warn_(std::move(warn)) {}
+
+  void run();
+  void wake();
+  void end(milliseconds finish, const std::function<bool()>& interrupted);
+
+ private:
+  void apply();
+  void finish_interrupted();
+  void report(const Result<PruneReport>& report) const;
+
+  const std::filesystem::path root_;
+  const std::optional<PruneOptions> rule_;
+  const std::shared_ptr<ManagingLease> lease_;
+  const Warn warn_;
+  std::stop_source stop_;
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  bool is_wanted_ = false;
+  bool is_running_ = false;
+  bool has_ended_ = false;
+  std::atomic<bool> is_left_{false};  // what `warn_` uses may be gone
+};
+
+BackgroundRemoval::BackgroundRemoval(std::shared_ptr<Work> work) : work_(std::move(work)) {}
 
 Result<std::unique_ptr<BackgroundRemoval>> BackgroundRemoval::start(const std::filesystem::path& root,
                                                                     const std::optional<PruneOptions>& rule,
-                                                                    ManagingLease& lease, Warn warn) {
+                                                                    std::shared_ptr<ManagingLease> lease, Warn warn) {
   if (rule) CAIRN_TRY(check(rule->rule));
-  std::unique_ptr<BackgroundRemoval> removal(new BackgroundRemoval(root, rule, lease, std::move(warn)));
-  BackgroundRemoval& self = *removal;
-  CAIRN_TRY_ASSIGN(self.thread_,
-                   os::start_thread<std::jthread>("to remove checkpoints",
-                                                  [&self](const std::stop_token& stop) { self.run(stop); }));
-  return removal;
+  auto work = std::make_shared<Work>(root, rule, std::move(lease), std::move(warn));
+  CAIRN_TRY_ASSIGN(std::thread thread, os::start_thread<std::thread>("to remove checkpoints", [work] { work->run(); }));
+  thread.detach();
+  return std::unique_ptr<BackgroundRemoval>(new BackgroundRemoval(std::move(work)));
 }
 
 BackgroundRemoval::~BackgroundRemoval() { end(milliseconds(0)); }
 
-void BackgroundRemoval::wake() {
+void BackgroundRemoval::wake() { work_->wake(); }
+
+void BackgroundRemoval::end(milliseconds finish, const std::function<bool()>& interrupted) {
+  work_->end(finish, interrupted);
+}
+
+void BackgroundRemoval::Work::wake() {
   const std::lock_guard lock(mutex_);
   is_wanted_ = true;
   changed_.notify_all();
 }
 
-void BackgroundRemoval::end(milliseconds finish, const std::function<bool()>& interrupted) {
+void BackgroundRemoval::Work::end(milliseconds finish, const std::function<bool()>& interrupted) {
+  if (is_left_) return;
   const auto until = std::chrono::steady_clock::now() + finish;
   std::unique_lock lock(mutex_);
-  const auto has_finished = [this] { return !is_wanted_ && !is_running_; };
+  const auto has_finished = [this] { return has_ended_ || (!is_wanted_ && !is_running_); };
   while (std::chrono::steady_clock::now() < until && !changed_.wait_for(lock, kPoll, has_finished)) {
     lock.unlock();
-    if (interrupted && interrupted()) break;
+    const bool is_interrupted = interrupted && interrupted();
     lock.lock();
+    if (is_interrupted) break;
   }
-  if (lock) lock.unlock();
-  thread_.request_stop();
-  if (thread_.joinable()) thread_.join();
+  stop_.request_stop();
+  is_left_ = !changed_.wait_for(lock, kHangMax, [this] { return has_ended_; });
 }
 
-void BackgroundRemoval::run(const std::stop_token& stop) {
+void BackgroundRemoval::Work::run() {
   os::set_priority({.nice = kNiceness, .io_class = os::IoClass::kIdle});
-  finish_interrupted(stop);
+  finish_interrupted();
   std::unique_lock lock(mutex_);
-  while (changed_.wait(lock, stop, [this] { return is_wanted_; }) && !stop.stop_requested()) {
+  while (changed_.wait(lock, stop_.get_token(), [this] { return is_wanted_; }) && !stop_.stop_requested()) {
     is_wanted_ = false;
     is_running_ = true;
     lock.unlock();
-    apply(stop);
+    apply();
     lock.lock();
     is_running_ = false;
     changed_.notify_all();
   }
+  has_ended_ = true;
+  changed_.notify_all();
 }
 
 // Any process may finish a removal: its checkpoint is none any more.
-void BackgroundRemoval::finish_interrupted(const std::stop_token& stop) {
-  report(finish_removals(*run_root(root_), [&stop] { return stop.stop_requested(); }));
+void BackgroundRemoval::Work::finish_interrupted() {
+  report(finish_removals(*run_root(root_), [this] { return stop_.stop_requested(); }));
 }
 
-void BackgroundRemoval::apply(const std::stop_token& stop) {
+void BackgroundRemoval::Work::apply() {
   if (!rule_) return;
-  const Result<bool> mine = lease_.is_mine();
+  const Result<bool> mine = lease_->is_mine();
   if (!mine) return report(mine.error());
   if (!*mine) return;  // the next save says so
   PruneOptions options = *rule_;
-  options.interrupted = [&stop] { return stop.stop_requested(); };
+  options.interrupted = [this] { return stop_.stop_requested(); };
   report(prune(root_, options));
 }
 
-void BackgroundRemoval::report(const Result<PruneReport>& report) const {
-  if (!warn_) return;
+void BackgroundRemoval::Work::report(const Result<PruneReport>& report) const {
+  if (!warn_ || is_left_) return;
   if (!report && report.error().code() != ErrorCode::kCancelled) warn_(report.error());
   if (!report) return;
   for (const Error& problem : report->problems) warn_(problem);

@@ -6,13 +6,10 @@
 #include <cairn/retention.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <thread>
 
 #include "run/managing_lease.h"
 
@@ -22,36 +19,25 @@ class BackgroundRemoval {
  public:
   using Warn = std::function<void(const Error&)>;
 
-  // Without a `rule`, removals are finished, and none begins. `lease` outlives the object: without it none begins
-  // either. kInvalidArgument for a rule that prune() refuses.
+  // Without a `rule`, removals are finished, and none begins. Without the `lease` none begins either. kInvalidArgument
+  // for a rule that prune() refuses.
   static Result<std::unique_ptr<BackgroundRemoval>> start(const std::filesystem::path& root,
-                                                          const std::optional<PruneOptions>& rule, ManagingLease& lease,
-                                                          Warn warn);
+                                                          const std::optional<PruneOptions>& rule,
+                                                          std::shared_ptr<ManagingLease> lease, Warn warn);
   ~BackgroundRemoval();
 
   // A save is durable: the rule is applied once more.
   void wake();
   // No removal begins afterwards. First waits up to `finish` until the rule is applied for all calls of wake(), or
   // until `interrupted`, which may be empty. Then the removal under way ends after its present checkpoint. The first
-  // pass ends so in any case.
+  // pass ends so in any case. Waits 5 seconds at most for a call into the storage that hangs: its thread is left
+  // behind.
   void end(std::chrono::milliseconds finish, const std::function<bool()>& interrupted = {});
 
  private:
-  BackgroundRemoval(std::filesystem::path root, std::optional<PruneOptions> rule, ManagingLease& lease, Warn warn);
-  void run(const std::stop_token& stop);
-  void apply(const std::stop_token& stop);
-  void finish_interrupted(const std::stop_token& stop);
-  void report(const Result<PruneReport>& report) const;
-
-  const std::filesystem::path root_;
-  const std::optional<PruneOptions> rule_;
-  ManagingLease& lease_;
-  const Warn warn_;
-  std::mutex mutex_;
-  std::condition_variable_any changed_;
-  bool is_wanted_ = false;
-  bool is_running_ = false;
-  std::jthread thread_;
+  class Work;
+  explicit BackgroundRemoval(std::shared_ptr<Work> work);
+  std::shared_ptr<Work> work_;  // also the thread's
 };
 
 }  // namespace cairn::run

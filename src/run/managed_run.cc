@@ -133,7 +133,7 @@ struct ManagedRun::Impl {
   coordination::Ranks ranks;
   run::SaveClock clock;  // of rank 0
   run::RunAccount account;
-  std::unique_ptr<run::ManagingLease> lease;  // of rank 0
+  std::shared_ptr<run::ManagingLease> lease;  // of rank 0
   std::unique_ptr<run::StepAgreement> agreement;
   std::unique_ptr<run::BackgroundRemoval> removal;  // of rank 0
   std::unique_ptr<os::SignalWatch> signals;         // after `agreement`: requests stops of it
@@ -174,7 +174,7 @@ Result<std::string> ManagedRun::Impl::take(std::vector<std::string> /*all*/) {
   CAIRN_TRY_ASSIGN(lease, run::ManagingLease::take(root));
   std::optional<PruneOptions> rule;
   if (options.keep) rule = PruneOptions{.rule = *options.keep, .adopt = options.adopt};
-  CAIRN_TRY_ASSIGN(removal, run::BackgroundRemoval::start(root, rule, *lease, options.warn));
+  CAIRN_TRY_ASSIGN(removal, run::BackgroundRemoval::start(root, rule, lease, options.warn));
   const os::Random128 id = os::random_128();
   return "cairn-run/" + to_hex(SaveId{id.high, id.low}) + "/";
 }

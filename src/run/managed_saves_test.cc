@@ -536,32 +536,6 @@ TEST_F(ManagedSaves, AnExceptionIsAFailure) {
   }
 }
 
-TEST_F(ManagedSaves, AStopIsDueUntilASaveBegins) {
-  const auto run = ManagedRun::open(root_, {}).value();
-  ASSERT_TRUE(run->request_stop());
-  EXPECT_EQ(run->due(1).value(), Due::kStop);
-  EXPECT_EQ(run->due(2).value(), Due::kStop);
-  ASSERT_TRUE(run->begin(2));
-  run->dropped();
-  EXPECT_EQ(run->due(3).value(), Due::kStop);
-  ASSERT_TRUE(run->begin(3));
-  EXPECT_EQ(run->due(4).value(), Due::kNo);
-}
-
-TEST_F(ManagedSaves, AStopLeavesOutLargeNotes) {
-  ManagedRunOptions warning;
-  warning.warn = options().run.warn;
-  const auto run = ManagedRun::open(root_, warning).value();
-  const ManagedSave save{.metrics = {{"loss", 0.5}}, .notes = "{\"text\": \"" + std::string(65'536, 'x') + "\"}"};
-  EXPECT_EQ(run->begin(1, save).error().code(), ErrorCode::kInvalidArgument);
-  ASSERT_TRUE(run->request_stop());
-  EXPECT_EQ(run->due(2).value(), Due::kStop);
-  const Result<SaveStart> start = run->begin(2, save);
-  ASSERT_TRUE(start) << start.error().what();
-  EXPECT_NE(start->notes.find("\"loss\": 0.5"), std::string::npos) << start->notes;
-  EXPECT_EQ(warnings_.size(), 1U);
-}
-
 TEST_F(ManagedSaves, ARemovedOneIsNotTheBest) {
   save_steps(4, options());
   const std::vector<run::ListedStep> listed = {{6, root_ / "step-6"}, {4, root_ / "step-4"}};

@@ -68,9 +68,9 @@ ManagingLease::ManagingLease(std::unique_ptr<storage::Storage> storage)
 
 ManagingLease::~ManagingLease() { thread_.request_stop(); }
 
-Result<std::unique_ptr<ManagingLease>> ManagingLease::take(const std::filesystem::path& root) {
+Result<std::shared_ptr<ManagingLease>> ManagingLease::take(const std::filesystem::path& root) {
   CAIRN_TRY_ASSIGN(std::unique_ptr<storage::Storage> storage, storage::make_directory(root));
-  std::unique_ptr<ManagingLease> lease(new ManagingLease(std::move(storage)));
+  std::shared_ptr<ManagingLease> lease(new ManagingLease(std::move(storage)));
   ManagingLease& self = *lease;
   CAIRN_TRY_ASSIGN(const bool is_taken, self.try_to_take(std::nullopt));
   if (is_taken) return lease;
@@ -138,12 +138,12 @@ Result<void> ManagingLease::confirm() {
 Result<bool> ManagingLease::is_mine_soon() {
   const auto not_yet = [] { return Error(ErrorCode::kUnavailable, "the storage does not answer").file(kManagerName); };
   if (looking_.valid() && looking_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return not_yet();
-  std::packaged_task<Result<bool>()> look([this] { return is_mine(); });
+  std::packaged_task<Result<bool>()> look([self = shared_from_this()] { return self->is_mine(); });
   looking_ = look.get_future();
-  Result<std::jthread> started =
-      os::start_thread<std::jthread>("to look at the lease", [task = std::move(look)]() mutable { task(); });
+  Result<std::thread> started =
+      os::start_thread<std::thread>("to look at the lease", [task = std::move(look)]() mutable { task(); });
   if (!started) return is_mine();
-  looker_ = *std::move(started);
+  started->detach();
   return looking_.wait_for(kLookMax) == std::future_status::ready ? looking_.get() : Result<bool>(not_yet());
 }
 
@@ -159,27 +159,36 @@ Result<bool> ManagingLease::is_mine() const {
   return *holder && (*holder)->identity.save_id == identity_.save_id;
 }
 
-// False: this process has no lease.
-bool ManagingLease::give_up() {
+Result<void> ManagingLease::remove() { return end_in_time(&ManagingLease::remove_file); }
+
+Result<void> ManagingLease::leave_failed() { return end_in_time(&ManagingLease::mark_file); }
+
+Result<void> ManagingLease::end_in_time(Result<void> (ManagingLease::*end)()) {
   if (outlasting_.valid()) {
     thread_.request_stop();
     (void)outlasting_.get();
   }
-  return std::exchange(lease_, std::nullopt).has_value();
+  if (!lease_) return {};
+  std::packaged_task<Result<void>()> work([self = shared_from_this(), end]() -> Result<void> {
+    self->lease_.reset();
+    CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, self->storage_->lock());
+    CAIRN_TRY_ASSIGN(const bool mine, self->is_mine());
+    return mine ? ((*self).*end)() : Result<void>();
+  });
+  std::future<Result<void>> ended = work.get_future();
+  CAIRN_TRY_ASSIGN(std::thread thread, os::start_thread<std::thread>("to give up the lease",
+                                                                     [task = std::move(work)]() mutable { task(); }));
+  thread.detach();
+  if (ended.wait_for(kLookMax) == std::future_status::ready) return ended.get();
+  return Error(
+             ErrorCode::kUnavailable,
+             "the storage does not answer: the lease stays, and the next manager of this host takes it over when this "
+             "process has ended")
+      .file(kManagerName);
 }
 
-Result<void> ManagingLease::leave_failed() {
-  if (!give_up()) return {};
-  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, storage_->lock());
-  CAIRN_TRY_ASSIGN(const bool mine, is_mine());
-  return mine ? commit::Lease::mark_failed(*storage_, kManagerName) : Result<void>();
-}
+Result<void> ManagingLease::remove_file() { return storage_->remove(kManagerName); }
 
-Result<void> ManagingLease::remove() {
-  if (!give_up()) return {};
-  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, storage_->lock());
-  CAIRN_TRY_ASSIGN(const bool mine, is_mine());
-  return mine ? storage_->remove(kManagerName) : Result<void>();
-}
+Result<void> ManagingLease::mark_file() { return commit::Lease::mark_failed(*storage_, kManagerName); }
 
 }  // namespace cairn::run

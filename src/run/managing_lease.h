@@ -24,11 +24,13 @@ struct FailedProcess {
   double last_sign = 0;  // its last sign of life, by the clock of the storage
 };
 
-class ManagingLease {
+// Calls into the storage that a caller waits for have 5 seconds each: the thread of a call that hangs is left behind,
+// and keeps the object.
+class ManagingLease : public std::enable_shared_from_this<ManagingLease> {
  public:
   // Makes the root. kUnavailable if a living process of this host holds the lease. If a process of another host may
   // hold it, a thread looks for its heartbeat, and confirm() knows the answer.
-  static Result<std::unique_ptr<ManagingLease>> take(const std::filesystem::path& root);
+  static Result<std::shared_ptr<ManagingLease>> take(const std::filesystem::path& root);
   // Without remove(): leaves the file, as a killed process does.
   ~ManagingLease();
 
@@ -49,7 +51,9 @@ class ManagingLease {
   Result<bool> try_to_take(const std::optional<std::string>& dead);
   Result<void> outlast(const std::stop_token& stop);
   Result<bool> is_mine_soon();
-  bool give_up();
+  Result<void> end_in_time(Result<void> (ManagingLease::*end)());
+  Result<void> remove_file();
+  Result<void> mark_file();
 
   std::unique_ptr<storage::Storage> storage_;
   commit::SaveIdentity identity_;
@@ -59,7 +63,6 @@ class ManagingLease {
   std::future<Result<void>> outlasting_;
   std::future<Result<bool>> looking_;
   std::jthread thread_;
-  std::jthread looker_;
 };
 
 }  // namespace cairn::run

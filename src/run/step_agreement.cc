@@ -44,7 +44,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kPoll{50};
+constexpr milliseconds kCrossingPoll{50};
 constexpr milliseconds kEndMax{5000};
 constexpr milliseconds kFarewellMax{1000};
 constexpr milliseconds kFirstPause{2};
@@ -205,7 +205,7 @@ void StepAgreement::Rounds::say_farewell() {
   const Clock::time_point end = Clock::now() + kFarewellMax;
   while (!group_.store->set(answer_key(round_, group_.rank), encode(kNever, 0))) {
     if (Clock::now() > end) return;
-    std::this_thread::sleep_for(kPoll);  // a client makes another connection
+    std::this_thread::sleep_for(kCrossingPoll);  // a client makes another connection
   }
   if (group_.rank != 0) return;
   const auto agreed = group_.store->get({key("agreed", round_)});
@@ -222,7 +222,7 @@ void StepAgreement::Rounds::request(Requests requests) {
 Result<Requests> StepAgreement::Rounds::cross(std::uint64_t step, const std::function<bool()>& interrupted) {
   std::unique_lock lock(mutex_);
   while (is_open_ && !failure_) {  // until (4)
-    changed_.wait_for(lock, kPoll);
+    changed_.wait_for(lock, kCrossingPoll);
     if (interrupted && interrupted())
       return Error(ErrorCode::kCancelled, "interrupted while the ranks agree on a step");
     if (Clock::now() - opened_ > kAnswersOfARound * group_.deadline) failure_ = hanging();
