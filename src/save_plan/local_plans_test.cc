@@ -153,6 +153,8 @@ TEST(LocalPlans, RefuseTensorsThatCannotBe) {
   for (const auto form : std::array<unsigned char, 3>{6, 7, 128 + 2}) {
     EXPECT_EQ(added(message_with(float32, {4, 8}, form)).error().code(), ErrorCode::kCorrupt);
   }
+  const std::string rows_of_a_scalar = message_with(float32, {}, 1) + std::string(2, '\0');
+  EXPECT_EQ(added(rows_of_a_scalar).error().code(), ErrorCode::kCorrupt);
 }
 
 TEST(LocalPlans, NameTheItemOfAnImpossibleShape) {

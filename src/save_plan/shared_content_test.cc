@@ -65,6 +65,17 @@ TEST(SharedContent, NamesDifferentSmallTensors) {
   EXPECT_EQ(different_keys(2, state_with(kOther)), Keys{"small"});
 }
 
+TEST(SharedContent, ComparesExpandedTensors) {
+  static const float kRow[6] = {1, 2, 3, 7, 8, 9};  // the second half is not of the tensor
+  static const float kRows[6] = {1, 2, 3, 1, 2, 3};
+  const auto fill = [](StateDict& state, std::size_t rank) {
+    TensorView view = TensorView::contiguous(rank == 0 ? kRow : kRows, DType::kFloat32, {2, 3});
+    if (rank == 0) view.strides = Extents{0, 1};
+    EXPECT_TRUE(state.add_tensor(Path{"small"}, view));
+  };
+  EXPECT_EQ(different_keys(2, fill), Keys{});
+}
+
 TEST(SharedContent, ComparesNoShardOrLargeTensor) {
   std::deque<std::vector<float>> memory;
   const auto fill = [&memory](StateDict& state, std::size_t rank) {
@@ -131,6 +142,8 @@ TEST(SharedContent, BoundsTheNumberOfRankSets) {
 
 TEST(SharedContent, RefusesDigestsOfNoItems) {
   std::string message = "plan";
+  EXPECT_EQ(take_contents(message).error().code(), ErrorCode::kCorrupt);
+  message = "pl";  // shorter than the length of the digests
   EXPECT_EQ(take_contents(message).error().code(), ErrorCode::kCorrupt);
   const plan::LocalPlan one(1);
   const std::vector<plan::LocalPlan> plans{one};
