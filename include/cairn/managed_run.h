@@ -96,8 +96,9 @@ struct ManagedRunReport {
   double redone = 0;         // from a checkpoint to the failure: steps that were done again
   std::uint64_t saves = 0;   // that are durable
   std::uint64_t failed = 0;  // saves that failed
-  // Restarts after a process that did not close its manager. Of a process on another host rank 0 alone knows, from its
-  // first save on; the other ranks know at the next restart.
+  // Restarts after a process that did not close its manager, or whose rank 0 closed it with `has_failed`. Of a process
+  // on another host that did not close, rank 0 alone knows, from its first save on; the other ranks know at the next
+  // restart.
   std::uint64_t failures = 0;
   double interval = 0;  // the automatic interval now; 0 without
   // The share of `elapsed` in which the run trained for good.
@@ -171,7 +172,8 @@ class ManagedRun {
   Result<SaveStart> begin(std::uint64_t step, const ManagedSave& save = {});
   // The call that saves has returned; the trainer goes on.
   void began();
-  // The save that has begun is not made, because a rank has found no state to save: no failure of a save.
+  // No save is made, because a rank could not begin or has found no state to save: no failure of a save. Also on a rank
+  // without begin().
   void dropped();
   // The save has ended, and is durable without an error. From any thread. A failed save is a warning.
   void ended(const std::optional<Error>& fault);

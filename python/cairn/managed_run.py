@@ -62,7 +62,7 @@ class RunReport(NamedTuple):
     `failed_saves` for saves that failed. `slower_steps`: steps beside a save in the background took so much longer than
     the mean of the other steps. `restarts`: from the last sign of life of a failed process to the first step of the
     next. `redone`: from the checkpoint to the failure, so training that was done again. `saves`, `failed`, `failures`:
-    durable saves, failed saves, and restarts after a process that did not close its manager. `interval`: the automatic
+    durable saves, failed saves, and restarts after a process that failed. `interval`: the automatic
     interval of saves now, 0 without. `good_share`: the share of `elapsed` in which the run trained for good.
     """
 
@@ -193,7 +193,8 @@ class CheckpointManager:
         if self._ranks.are_many:
             from cairn._ranks.group_store import GroupStore
 
-            store = GroupStore(process_group, min(10.0, agreement_seconds))
+            with self._ranks.all_or_none("store"):
+                store = GroupStore(process_group, min(10.0, agreement_seconds))
         kept = None if rule == retention_rule(None, None, None, None) else rule
         waits = (float(wait_seconds), float(agreement_seconds))
         signals = list(preemption_signals)
@@ -274,19 +275,14 @@ class CheckpointManager:
             return None
         begun = time.monotonic()
         is_stop = due == _STOP or self._run.is_stop_requested()  # the ranks meet here, and may not have agreed before
-        if is_stop:
-            self._stop(begun)
-        has_ended = self._finish(self._grace_ends if is_stop else math.inf)
+        has_ended, is_stop, stop_begun = self._finish_or_stop(begun, is_stop=is_stop)
         with self._dropped_if_not_made():
             start, is_stop = self._begin_on_all_ranks(
                 step,
                 lambda: self._run.begin(step, numbers_of(metrics), notes_text(notes), force, time.monotonic() - begun),
                 has_ended=has_ended,
-                is_stop=is_stop,
+                stop_begun=stop_begun if is_stop else None,
             )
-            if is_stop:
-                self._run.agreed_to_stop()
-                self._stop(begun)
             if start is None:
                 self._run.dropped()
                 return _failed_save(self._not_made(step))
@@ -438,22 +434,32 @@ class CheckpointManager:
         self._save.exception()  # reported by the count
         return True
 
-    def _stop(self, begun: float) -> None:
-        self._preempted = True
-        self._grace_ends = begun + self._grace
+    def _finish_or_stop(self, begun: float, *, is_stop: bool) -> tuple[bool, bool, float]:
+        """Waits for the end of the save before: at a stop, also one that is asked for meanwhile, to the end of the
+        grace. Returns whether it has ended, whether this rank has to stop, and when the grace of a stop began."""
+        while not self._finish(time.monotonic() + _WAIT_SLICE_SECONDS):
+            if not is_stop and self._run.is_stop_requested():
+                is_stop, begun = True, time.monotonic()
+            if is_stop and time.monotonic() > begun + self._grace:
+                return False, True, begun
+        return True, is_stop or self._run.is_stop_requested(), begun
 
     def _begin_on_all_ranks(
-        self, step: int, begin: Callable[[], tuple[bytes, str]], *, has_ended: bool, is_stop: bool
+        self, step: int, begin: Callable[[], tuple[bytes, str]], *, has_ended: bool, stop_begun: float | None
     ) -> tuple[tuple[bytes, str] | None, bool]:
         """Returns the result of `begin`, or None if the save before has not ended on a rank, and whether a rank has to
-        stop. A failure of `begin` is raised on all ranks."""
+        stop. A failure of `begin` is raised on all ranks. `stop_begun`: None unless this rank has to stop."""
         start, failure = None, None
         try:
             start = begin() if has_ended else None
         except BaseException as error:
             failure = error
-        standing = [int(failure is None), int(has_ended), int(not is_stop), step, -step]
+        standing = [int(failure is None), int(has_ended), int(stop_begun is None), step, -step]
         well, ended, goes_on, first, minus_last = self._ranks.smallest(standing)
+        if not goes_on:
+            self._run.agreed_to_stop()
+            self._preempted = True
+            self._grace_ends = (time.monotonic() if stop_begun is None else stop_begun) + self._grace
         if not well:
             with self._ranks.all_or_none("begin"):
                 if failure is not None:

@@ -1,6 +1,5 @@
 #include "run/background_removal.h"
 
-#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <stop_token>
@@ -37,7 +36,8 @@ class BackgroundRemoval::Work {
  private:
   void apply();
   void finish_interrupted();
-  void report(const Result<PruneReport>& report) const;
+  void report(const Result<PruneReport>& report);
+  void warn(const Error& error);
 
   const std::filesystem::path root_;
   const std::optional<PruneOptions> rule_;
@@ -49,7 +49,8 @@ class BackgroundRemoval::Work {
   bool is_wanted_ = false;
   bool is_running_ = false;
   bool has_ended_ = false;
-  std::atomic<bool> is_left_{false};  // what `warn_` uses may be gone
+  bool is_left_ = false;     // what `warn_` uses may be gone
+  bool is_warning_ = false;  // within `warn_`
 };
 
 BackgroundRemoval::BackgroundRemoval(std::shared_ptr<Work> work) : work_(std::move(work)) {}
@@ -79,9 +80,9 @@ void BackgroundRemoval::Work::wake() {
 }
 
 void BackgroundRemoval::Work::end(milliseconds finish, const std::function<bool()>& interrupted) {
-  if (is_left_) return;
   const auto until = std::chrono::steady_clock::now() + finish;
   std::unique_lock lock(mutex_);
+  if (is_left_) return;
   const auto has_finished = [this] { return has_ended_ || (!is_wanted_ && !is_running_); };
   while (std::chrono::steady_clock::now() < until && !changed_.wait_for(lock, kPoll, has_finished)) {
     lock.unlock();
@@ -91,6 +92,7 @@ void BackgroundRemoval::Work::end(milliseconds finish, const std::function<bool(
   }
   stop_.request_stop();
   is_left_ = !changed_.wait_for(lock, kHangMax, [this] { return has_ended_; });
+  changed_.wait(lock, [this] { return !is_warning_; });
 }
 
 void BackgroundRemoval::Work::run() {
@@ -125,11 +127,21 @@ void BackgroundRemoval::Work::apply() {
   report(prune(root_, options));
 }
 
-void BackgroundRemoval::Work::report(const Result<PruneReport>& report) const {
-  if (!warn_ || is_left_) return;
-  if (!report && report.error().code() != ErrorCode::kCancelled) warn_(report.error());
+void BackgroundRemoval::Work::report(const Result<PruneReport>& report) {
+  if (!report && report.error().code() != ErrorCode::kCancelled) warn(report.error());
   if (!report) return;
-  for (const Error& problem : report->problems) warn_(problem);
+  for (const Error& problem : report->problems) warn(problem);
+}
+
+void BackgroundRemoval::Work::warn(const Error& error) {
+  std::unique_lock lock(mutex_);
+  if (!warn_ || is_left_) return;
+  is_warning_ = true;
+  lock.unlock();
+  warn_(error);
+  lock.lock();
+  is_warning_ = false;
+  changed_.notify_all();
 }
 
 }  // namespace cairn::run

@@ -147,6 +147,7 @@ struct ManagedRun::Impl {
   std::optional<std::pair<std::uint64_t, Due>> last_due;
   std::uint64_t ends_of_steps = 0;  // crossed. Steps of a caller may descend: a restore goes back
   bool has_warned = false;          // of a request without an answer
+  bool has_begun = false;           // begin(), and neither began() nor dropped() since
   bool is_stop_unsaved = false;     // no save has begun since the stop
   std::atomic<bool> is_stopping{false};
   std::atomic<bool> is_stop_requested{false};
@@ -293,10 +294,11 @@ Result<Due> ManagedRun::due(std::uint64_t step) {
   const Result<run::Requests> crossed = impl_->agreement->cross(end, impl_->options.interrupted);
   // The ranks meet in a save that is due by steps, which passes on a stop.
   const bool may_go_on = is_due_by_steps && !crossed && crossed.error().code() == ErrorCode::kUnavailable;
+  if (!crossed) impl_->is_save_requested = false;
   if (!crossed && !may_go_on) return crossed.error();
+  if (may_go_on) impl_->warn(crossed.error());
   const run::Requests requests = crossed ? *crossed : 0;
   impl_->ends_of_steps = end;
-  if ((requests & run::kUnanswered) != 0) CAIRN_TRY(impl_->go_without_answer());
   if ((requests & run::kSaveRequest) != 0) impl_->is_save_requested = false;
   impl_->account.step(seconds_since_1970());
   Due due = (requests & run::kSaveRequest) != 0 || is_due_by_steps ? Due::kSave : Due::kNo;
@@ -306,6 +308,8 @@ Result<Due> ManagedRun::due(std::uint64_t step) {
   }
   if (impl_->is_stop_unsaved) due = Due::kStop;
   impl_->last_due = {step, due};
+  // What the ranks have agreed on comes first: the others go to that save.
+  if (due == Due::kNo && (requests & run::kUnanswered) != 0) CAIRN_TRY(impl_->go_without_answer());
   return due;
 }
 
@@ -375,6 +379,7 @@ Result<SaveStart> ManagedRun::begin(std::uint64_t step, const ManagedSave& save)
   }
   if (!text) return std::move(text).error();
   impl_->is_stop_unsaved = false;
+  impl_->has_begun = true;
   impl_->account.save_begins(now, save.waited.count());
   impl_->clock.save_begins();
   return SaveStart{directory_of(step), *std::move(text)};
@@ -382,13 +387,16 @@ Result<SaveStart> ManagedRun::begin(std::uint64_t step, const ManagedSave& save)
 
 // A save may end before its call returns. The costs of both are known after the later of the two.
 void ManagedRun::began() {
+  impl_->has_begun = false;
   impl_->account.save_returns(seconds_since_1970());
   impl_->learn();
 }
 
 void ManagedRun::dropped() {
-  impl_->account.save_drops(seconds_since_1970());
-  impl_->clock.save_drops();
+  if (std::exchange(impl_->has_begun, false)) {
+    impl_->account.save_drops(seconds_since_1970());
+    impl_->clock.save_drops();
+  }
   impl_->is_stop_unsaved = impl_->is_stopping;
 }
 

@@ -65,12 +65,11 @@ struct CheckpointManager::Impl {
 
   using Clock = std::chrono::steady_clock;
 
-  // Whether the save before has ended, and is counted. Without `end` waits for it.
-  bool finish(std::optional<Clock::time_point> end = std::nullopt) {
-    if (end && last && last->write.wait_until(*end) != std::future_status::ready) return false;
+  // Waits until the save before has ended and is counted.
+  void finish() {
     if (follower.joinable()) follower.join();
-    return true;
   }
+  bool finish_or_stop(bool& is_stop, Clock::time_point& grace_ends);
   // How a rank stands before a save.
   struct Standing {
     bool is_stop = false;
@@ -141,16 +140,14 @@ Result<std::optional<AsyncSave>> CheckpointManager::save(std::uint64_t step, con
   if (!due && !(force && is_disagreement)) return due.error();
   if (due && *due == Due::kNo && !force) return std::optional<AsyncSave>();
   const auto begun = Impl::Clock::now();
-  const auto grace_ends = begun + self.options.grace;
+  auto grace_ends = begun + self.options.grace;
   Impl::Standing mine;
   mine.is_stop = (due && *due == Due::kStop) || self.run->is_stop_requested();
-  self.is_preempted = self.is_preempted || mine.is_stop;
-  mine.has_ended = self.finish(mine.is_stop ? std::optional(grace_ends) : std::nullopt);
+  mine.has_ended = self.finish_or_stop(mine.is_stop, grace_ends);
   if (mine.has_ended) {
     mine.start = self.run->begin(step, {.metrics = metrics, .is_forced = force, .waited = Impl::Clock::now() - begun});
   }
   CAIRN_TRY_ASSIGN(const Impl::Standing all, self.agree(step, std::move(mine)));  // (2)
-  self.is_preempted = self.is_preempted || all.is_stop;
   if (!all.has_ended) return std::optional(failed_save(all.start.error()));
   CAIRN_TRY_ASSIGN(AsyncSave save, self.begin(*all.start, state));
   self.last = save;
@@ -169,11 +166,12 @@ Result<CheckpointManager::Impl::Standing> CheckpointManager::Impl::agree(std::ui
       ranks.smallest({can_begin ? 1 : 0, mine.has_ended ? 1 : 0, mine.is_stop ? 0 : 1, number, -number});
   const bool is_one_step = smallest && (*smallest)[3] == -(*smallest)[4];
   const bool is_made = is_one_step && (*smallest)[0] == 1 && (*smallest)[1] == 1;
-  if (has_begun && !is_made) run->dropped();
+  if (smallest) mine.is_stop = (*smallest)[2] == 0;
+  if (mine.is_stop) run->agreed_to_stop();
+  is_preempted = is_preempted || mine.is_stop;
+  if (!is_made) run->dropped();  // on all ranks: a stop stays due on all of them
   if (!smallest) return smallest.error();
   if (!is_one_step) return different_steps((*smallest)[3], -(*smallest)[4]);
-  mine.is_stop = (*smallest)[2] == 0;
-  if (mine.is_stop) run->agreed_to_stop();
   if (is_made) return mine;
   Error reason = not_ended();
   if ((*smallest)[0] == 0) {
@@ -188,6 +186,20 @@ Result<CheckpointManager::Impl::Standing> CheckpointManager::Impl::agree(std::ui
   mine.has_ended = false;
   mine.start = std::move(reason);
   return mine;
+}
+
+// (1) False: the save before has not ended when the grace of a stop ends. A stop that is asked for meanwhile counts.
+bool CheckpointManager::Impl::finish_or_stop(bool& is_stop, Clock::time_point& grace_ends) {
+  constexpr std::chrono::milliseconds kLook{200};
+  while (last && last->write.wait_for(kLook) != std::future_status::ready) {
+    if (is_stop && Clock::now() >= grace_ends) return false;
+    if (is_stop || !run->is_stop_requested()) continue;
+    is_stop = true;
+    grace_ends = Clock::now() + options.grace;
+  }
+  finish();
+  is_stop = is_stop || run->is_stop_requested();
+  return true;
 }
 
 Error CheckpointManager::Impl::not_ended() const {

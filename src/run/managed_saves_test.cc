@@ -472,8 +472,10 @@ TEST_F(ManagedSaves, AForcedSavePassesOnAStop) {
     if (rank == 1) {
       ASSERT_TRUE(manager.run().request_stop());
       EXPECT_TRUE(manager.run().is_stop_requested());
-      std::this_thread::sleep_for(std::chrono::milliseconds(60));
-      EXPECT_EQ(manager.save(1, state.dict()).error().code(), ErrorCode::kUnavailable);
+      std::this_thread::sleep_for(std::chrono::seconds(1));  // the least deadline is shorter
+      const auto unanswered = manager.save(1, state.dict());
+      ASSERT_FALSE(unanswered);
+      EXPECT_EQ(unanswered.error().code(), ErrorCode::kUnavailable);
     } else {
       EXPECT_EQ(manager.save(1, state.dict()).value(), std::nullopt);
     }
@@ -495,7 +497,7 @@ TEST_F(ManagedSaves, ASavePassesOnAStop) {
     auto manager = CheckpointManager::open(root_, mine).value();
     State state(rank, 1);
     if (rank == 1) ASSERT_TRUE(manager.run().request_stop());
-    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    std::this_thread::sleep_for(std::chrono::seconds(1));  // the least deadline is shorter
     EXPECT_EQ(manager.save(1, state.dict()).value(), std::nullopt) << "the next save passes on the stop";
     const auto saved = manager.save(2, state.dict());
     ASSERT_TRUE(saved && *saved) << saved.error().what();

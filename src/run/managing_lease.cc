@@ -53,6 +53,8 @@ Error lease_is_gone() {
       .file(kManagerName);
 }
 
+Error no_answer() { return Error(ErrorCode::kUnavailable, "the storage does not answer").file(kManagerName); }
+
 // Nullopt if there is no file. The file of a process that died while it created the file is empty.
 Result<std::optional<std::string>> text_in_place(const storage::Storage& storage) {
   Result<std::string> text = storage::read_small(storage, kManagerName, kTextBytesMax);
@@ -66,21 +68,18 @@ Result<std::optional<std::string>> text_in_place(const storage::Storage& storage
 ManagingLease::ManagingLease(std::unique_ptr<storage::Storage> storage)
     : storage_(std::move(storage)), identity_(new_identity()) {}
 
-ManagingLease::~ManagingLease() { thread_.request_stop(); }
-
 Result<std::shared_ptr<ManagingLease>> ManagingLease::take(const std::filesystem::path& root) {
   CAIRN_TRY_ASSIGN(std::unique_ptr<storage::Storage> storage, storage::make_directory(root));
   std::shared_ptr<ManagingLease> lease(new ManagingLease(std::move(storage)));
   ManagingLease& self = *lease;
   CAIRN_TRY_ASSIGN(const bool is_taken, self.try_to_take(std::nullopt));
   if (is_taken) return lease;
-  std::packaged_task<Result<void>(std::stop_token)> outlast(
-      [&self](const std::stop_token& stop) { return self.outlast(stop); });
+  std::packaged_task<Result<void>()> outlast([lease] { return lease->outlast(); });
   self.outlasting_ = outlast.get_future();
-  CAIRN_TRY_ASSIGN(self.thread_,
-                   os::start_thread<std::jthread>(
-                       "to look for another manager",
-                       [task = std::move(outlast)](std::stop_token stop) mutable { task(std::move(stop)); }));
+  CAIRN_TRY_ASSIGN(
+      std::thread thread,
+      os::start_thread<std::thread>("to look for another manager", [task = std::move(outlast)]() mutable { task(); }));
+  thread.detach();
   return lease;
 }
 
@@ -104,12 +103,12 @@ Result<bool> ManagingLease::try_to_take(const std::optional<std::string>& dead) 
 }
 
 // (3)
-Result<void> ManagingLease::outlast(const std::stop_token& stop) {
+Result<void> ManagingLease::outlast() {
   CAIRN_TRY_ASSIGN(const std::optional<std::string> text, text_in_place(*storage_));
   commit::LeaseWatch watch(*storage_, kManagerName);
   const SaveDeadlines deadlines{.progress = kSilence};
   bool is_first = true;
-  while (!stop.stop_requested()) {
+  while (!outlasting_ends_.stop_requested()) {
     const commit::LeaseWatch::Liveness liveness = watch.look(deadlines);
     if (!is_first && watch.was_touched()) break;
     is_first = false;
@@ -125,7 +124,10 @@ Result<void> ManagingLease::outlast(const std::stop_token& stop) {
 }
 
 Result<void> ManagingLease::confirm() {
-  if (outlasting_.valid()) CAIRN_TRY(outlasting_.get());
+  if (outlasting_.valid()) {
+    if (outlasting_.wait_for(kSilence + 2 * kLookMax) != std::future_status::ready) return no_answer();
+    CAIRN_TRY(outlasting_.get());
+  }
   if (!lease_) return managed_by(std::nullopt);
   const Result<bool> mine = is_mine_soon();  // (5)
   if (!mine || *mine) return {};
@@ -136,15 +138,14 @@ Result<void> ManagingLease::confirm() {
 
 // By a thread, because a storage that hangs would hold the trainer.
 Result<bool> ManagingLease::is_mine_soon() {
-  const auto not_yet = [] { return Error(ErrorCode::kUnavailable, "the storage does not answer").file(kManagerName); };
-  if (looking_.valid() && looking_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return not_yet();
+  if (looking_.valid() && looking_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return no_answer();
   std::packaged_task<Result<bool>()> look([self = shared_from_this()] { return self->is_mine(); });
   looking_ = look.get_future();
   Result<std::thread> started =
       os::start_thread<std::thread>("to look at the lease", [task = std::move(look)]() mutable { task(); });
   if (!started) return is_mine();
   started->detach();
-  return looking_.wait_for(kLookMax) == std::future_status::ready ? looking_.get() : Result<bool>(not_yet());
+  return looking_.wait_for(kLookMax) == std::future_status::ready ? looking_.get() : Result<bool>(no_answer());
 }
 
 std::optional<FailedProcess> ManagingLease::failed_before() const {
@@ -165,7 +166,8 @@ Result<void> ManagingLease::leave_failed() { return end_in_time(&ManagingLease::
 
 Result<void> ManagingLease::end_in_time(Result<void> (ManagingLease::*end)()) {
   if (outlasting_.valid()) {
-    thread_.request_stop();
+    outlasting_ends_.request_stop();
+    if (outlasting_.wait_for(kLookMax) != std::future_status::ready) return no_answer();
     (void)outlasting_.get();
   }
   if (!lease_) return {};

@@ -10,8 +10,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
-#include <thread>
 
 #include "commit/lease.h"
 #include "storage/storage.h"
@@ -31,11 +31,11 @@ class ManagingLease : public std::enable_shared_from_this<ManagingLease> {
   // Makes the root. kUnavailable if a living process of this host holds the lease. If a process of another host may
   // hold it, a thread looks for its heartbeat, and confirm() knows the answer.
   static Result<std::shared_ptr<ManagingLease>> take(const std::filesystem::path& root);
-  // Without remove(): leaves the file, as a killed process does.
-  ~ManagingLease();
+  // Without remove() the destructor leaves the file, as a killed process does.
+  ~ManagingLease() { outlasting_ends_.request_stop(); }
 
-  // Waits until it is certain that this process manages the root. kUnavailable if a living process holds the lease, or
-  // has taken it over, or if the lease was removed. Afterwards, no error if the storage does not answer.
+  // Waits, 30 s at most, until it is certain that this process manages the root. kUnavailable if a living process holds
+  // the lease, or has taken it over, or if the lease was removed. Afterwards, no error if the storage does not answer.
   Result<void> confirm();
   // Whether the lease in the root is this process's, as far as the file tells. After confirm(); from any thread.
   Result<bool> is_mine() const;
@@ -49,7 +49,7 @@ class ManagingLease : public std::enable_shared_from_this<ManagingLease> {
  private:
   explicit ManagingLease(std::unique_ptr<storage::Storage> storage);
   Result<bool> try_to_take(const std::optional<std::string>& dead);
-  Result<void> outlast(const std::stop_token& stop);
+  Result<void> outlast();
   Result<bool> is_mine_soon();
   Result<void> end_in_time(Result<void> (ManagingLease::*end)());
   Result<void> remove_file();
@@ -62,7 +62,7 @@ class ManagingLease : public std::enable_shared_from_this<ManagingLease> {
   std::optional<commit::Lease> lease_;
   std::future<Result<void>> outlasting_;
   std::future<Result<bool>> looking_;
-  std::jthread thread_;
+  std::stop_source outlasting_ends_;
 };
 
 }  // namespace cairn::run

@@ -48,7 +48,8 @@ constexpr milliseconds kCrossingPoll{50};
 constexpr milliseconds kEndMax{5000};
 constexpr milliseconds kFarewellMax{1000};
 constexpr milliseconds kFirstPause{2};
-constexpr int kAnswersOfARound = 3;  // from the notice to the agreement a rank waits for so many deadlines at most
+constexpr int kPausesOfAnAnswer = 4;  // a rank looks after each: the least deadline
+constexpr int kAnswersOfARound = 3;   // from the notice to the agreement a rank waits for so many deadlines at most
 constexpr const char* kPurpose = "agreeing with the other ranks on a step to save or to stop";
 constexpr std::uint64_t kNever = UINT64_MAX;  // the step of a rank that has ended
 
@@ -103,6 +104,7 @@ class StepAgreement::Rounds {
   Error missing(const std::vector<std::string>& keys);
   void forget(std::uint64_t round);
   void fail(const Error& error);
+  void end_with(Error failure);
   Error hanging() const;
   std::string key(const char* name, std::uint64_t round) const;
   std::string answer_key(std::uint64_t round, std::size_t rank) const;
@@ -131,6 +133,7 @@ class StepAgreement::Rounds {
   bool is_lost_ = false;          // of the watcher: the store does not answer
   int threads_ = 0;               // that run
   Requests pending_ = 0;          // of this rank, not answered yet
+  Requests answered_ = 0;         // in the open round
   Clock::time_point since_;       // when the rank asked for `pending_`, or when the round before ended
   Clock::time_point opened_;      // when the open round began
   std::uint64_t next_ = 0;        // the first step whose end this rank has not crossed
@@ -146,6 +149,7 @@ StepAgreement::~StepAgreement() { rounds_->end(); }
 
 Result<std::unique_ptr<StepAgreement>> StepAgreement::start(AgreementGroup group) {
   const bool is_alone = group.store == nullptr;
+  group.deadline = std::max(group.deadline, kPausesOfAnAnswer * longest_pause(group.size));
   std::unique_ptr<StepAgreement> agreement(new StepAgreement(std::make_shared<Rounds>(std::move(group))));
   if (!is_alone) CAIRN_TRY(Rounds::start(agreement->rounds_));
   return agreement;
@@ -223,9 +227,11 @@ Result<Requests> StepAgreement::Rounds::cross(std::uint64_t step, const std::fun
   std::unique_lock lock(mutex_);
   while (is_open_ && !failure_) {  // until (4)
     changed_.wait_for(lock, kCrossingPoll);
-    if (interrupted && interrupted())
-      return Error(ErrorCode::kCancelled, "interrupted while the ranks agree on a step");
-    if (Clock::now() - opened_ > kAnswersOfARound * group_.deadline) failure_ = hanging();
+    lock.unlock();  // a handler of a signal may call request()
+    const bool is_interrupted = interrupted && interrupted();
+    lock.lock();
+    if (is_interrupted) return Error(ErrorCode::kCancelled, "interrupted while the ranks agree on a step");
+    if (is_open_ && Clock::now() - opened_ > kAnswersOfARound * group_.deadline) end_with(hanging());
   }
   next_ = step + 1;
   if (std::exchange(is_open_, false)) return *failure_;
@@ -249,6 +255,7 @@ void StepAgreement::Rounds::post() {
     const std::string notice = key("notice", round_);
     lock.unlock();
     const Result<void> announced = set(notice, std::to_string(group_.rank));  // (1)
+    if (!announced) pause(longest_pause(group_.size));
     lock.lock();
     if (!announced) posted.reset();
   }
@@ -259,7 +266,10 @@ void StepAgreement::Rounds::watch() {
     const std::uint64_t round = round_;
     const auto notice = get({key("notice", round)});  // (2)
     if (!notice && !std::exchange(is_lost_, true)) warn(notice.error());
-    if (!notice) continue;
+    if (!notice) {
+      pause(longest_pause(group_.size));
+      continue;
+    }
     is_lost_ = false;
     if (!*notice) {
       pause(longest_pause(group_.size));
@@ -277,9 +287,11 @@ Result<void> StepAgreement::Rounds::answer(std::uint64_t round) {
   std::string text;
   {
     const std::lock_guard lock(mutex_);
+    if (failure_) return *failure_;  // cross() has told the caller, and no longer waits
     is_open_ = true;
     opened_ = Clock::now();
-    text = encode(next_, std::exchange(pending_, 0));
+    answered_ = std::exchange(pending_, 0);
+    text = encode(next_, answered_);
   }
   CAIRN_TRY(set(answer_key(round, group_.rank), text));  // (2)
   if (group_.rank == 0) CAIRN_TRY(decide(round));
@@ -288,6 +300,8 @@ Result<void> StepAgreement::Rounds::answer(std::uint64_t round) {
   CAIRN_TRY_ASSIGN(const std::vector<std::string> texts, await({key("agreed", round)}, deadline));
   CAIRN_TRY_ASSIGN(const auto agreed, decode(texts.front()));
   const std::lock_guard lock(mutex_);  // (4)
+  if (failure_) return *failure_;
+  answered_ = 0;
   agreed_.push_back({agreed.first, agreed.second});
   is_open_ = false;
   since_ = Clock::now();
@@ -324,6 +338,13 @@ Result<std::vector<std::string>> StepAgreement::Rounds::await(const std::vector<
     if (Clock::now() > end) return missing(keys);
     pause(next);
   }
+}
+
+// The mutex is held. What this rank has asked for in the open round has no answer.
+void StepAgreement::Rounds::end_with(Error failure) {
+  failure_ = std::move(failure);
+  pending_ |= std::exchange(answered_, 0);
+  changed_.notify_all();
 }
 
 bool StepAgreement::Rounds::has_ended() {
@@ -368,8 +389,7 @@ void StepAgreement::Rounds::fail(const Error& error) {
   {
     const std::lock_guard lock(mutex_);
     if (failure_) return;
-    failure_ = Error(error).while_doing(kPurpose);
-    changed_.notify_all();
+    end_with(Error(error).while_doing(kPurpose));
   }
   warn(error);
 }

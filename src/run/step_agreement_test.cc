@@ -225,7 +225,7 @@ TEST(StepAgreement, StoreMayComeBack) {
   const auto store = make_local_store();
   const auto away = std::make_shared<AwayStore>(store);
   AgreementGroup group = group_of(away, 0, 2);
-  group.deadline = milliseconds(50);
+  group.deadline = milliseconds(2000);
   std::atomic<int> warnings{0};
   group.warn = [&warnings](const Error&) { ++warnings; };
   const auto first = StepAgreement::start(group).value();

@@ -153,6 +153,11 @@ TEST(LocalPlans, RefuseTensorsThatCannotBe) {
   for (const auto form : std::array<unsigned char, 3>{6, 7, 128 + 2}) {
     EXPECT_EQ(added(message_with(float32, {4, 8}, form)).error().code(), ErrorCode::kCorrupt);
   }
+  const auto text_of = [&added](const std::string& message) { return std::string(added(message).error().what()); };
+  EXPECT_NE(text_of(message_with(float32, {4, 8}, 6)).find("an unknown form"), std::string::npos);
+  const auto complex128 = static_cast<unsigned char>(DType::kComplex128);
+  const std::string whole = message_with(complex128, {std::uint64_t{1} << 62}, 0);
+  EXPECT_NE(text_of(whole).find("more than 2^64 bytes"), std::string::npos) << text_of(whole);
   const std::string rows_of_a_scalar = message_with(float32, {}, 1) + std::string(2, '\0');
   EXPECT_EQ(added(rows_of_a_scalar).error().code(), ErrorCode::kCorrupt);
 }
