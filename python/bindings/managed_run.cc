@@ -278,7 +278,7 @@ class PythonManagedRun {
 
 void bind_managed_run(nb::module_& module) {
   module.def("ignore_stop_signals",
-             [](const std::vector<int>& signals, int owner) { unwrap(ignore_stop_signals(signals, owner)); });
+             [](const std::vector<int>& signals, int rank_pid) { unwrap(ignore_stop_signals(signals, rank_pid)); });
   nb::class_<PythonManagedRun>(module, "ManagedRun")
       .def(nb::init<const nb::bytes&, const nb::tuple&, nb::object, nb::object, nb::object>(), nb::arg(), nb::arg(),
            nb::arg().none(), nb::arg().none(), nb::arg())
