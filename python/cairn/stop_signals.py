@@ -1,6 +1,5 @@
 """ignore_stop_signals: keeps the signals of a stop from the worker processes of a rank."""
 
-import multiprocessing
 import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -26,6 +25,8 @@ def ignore_stop_signals(worker: int = 0, *, signals: Sequence[int] = _STOPS) -> 
     `worker`: the number of the worker, which DataLoader passes; it is not used. Raises InvalidArgument for a signal
     that can't be caught.
     """
+    import multiprocessing  # not at the import of Cairn: in a worker it is there
+
     rank = multiprocessing.parent_process()  # the parent of a worker of a fork server is the server
     _engine.ignore_stop_signals(list(signals), 0 if rank is None else rank.pid or 0)
 
