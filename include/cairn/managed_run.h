@@ -187,9 +187,8 @@ class ManagedRun {
   std::filesystem::path directory_of(std::uint64_t step) const;
   ManagedRunReport report() const;  // from any thread
   // Leaves the root to the next manager. Waits up to 10 s for the removal under way; the next manager goes on with it.
-  // A storage or a store that hangs holds the call 5 s each.
-  // `has_failed`: the process ends by a failure, which the next process counts in the report. Does nothing in a child
-  // made by fork.
+  // A storage or a store that hangs holds the call 5 s each. `has_failed`: the process ends by a failure, which the
+  // next process counts in the report. Does nothing in a child made by fork.
   Result<void> close(bool has_failed = false);
 
   struct Impl;  // the library's own

@@ -62,8 +62,8 @@ class RunReport(NamedTuple):
     `failed_saves` for saves that failed. `slower_steps`: steps beside a save in the background took so much longer than
     the mean of the other steps. `restarts`: from the last sign of life of a failed process to the first step of the
     next. `redone`: from the checkpoint to the failure, so training that was done again. `saves`, `failed`, `failures`:
-    durable saves, failed saves, and restarts after a process that failed. `interval`: the automatic
-    interval of saves now, 0 without. `good_share`: the share of `elapsed` in which the run trained for good.
+    durable saves, failed saves, and restarts after a process that failed. `interval`: the automatic interval of saves
+    now, 0 without. `good_share`: the share of `elapsed` in which the run trained for good.
     """
 
     elapsed: float
@@ -275,13 +275,13 @@ class CheckpointManager:
             return None
         begun = time.monotonic()
         is_stop = due == _STOP or self._run.is_stop_requested()  # the ranks meet here, and may not have agreed before
-        has_ended, is_stop, stop_begun = self._finish_or_stop(begun, is_stop=is_stop)
+        has_ended, stop_begun = self._finish_or_stop(begun, is_stop=is_stop)
         with self._dropped_if_not_made():
             start, is_stop = self._begin_on_all_ranks(
                 step,
                 lambda: self._run.begin(step, numbers_of(metrics), notes_text(notes), force, time.monotonic() - begun),
                 has_ended=has_ended,
-                stop_begun=stop_begun if is_stop else None,
+                stop_begun=stop_begun,
             )
             if start is None:
                 self._run.dropped()
@@ -434,15 +434,15 @@ class CheckpointManager:
         self._save.exception()  # reported by the count
         return True
 
-    def _finish_or_stop(self, begun: float, *, is_stop: bool) -> tuple[bool, bool, float]:
+    def _finish_or_stop(self, begun: float, *, is_stop: bool) -> tuple[bool, float | None]:
         """Waits for the end of the save before: at a stop, also one that is asked for meanwhile, to the end of the
-        grace. Returns whether it has ended, whether this rank has to stop, and when the grace of a stop began."""
+        grace. Returns whether it has ended, and when the grace of a stop began; None: this rank has not to stop."""
         while not self._finish(time.monotonic() + _WAIT_SLICE_SECONDS):
             if not is_stop and self._run.is_stop_requested():
                 is_stop, begun = True, time.monotonic()
             if is_stop and time.monotonic() > begun + self._grace:
-                return False, True, begun
-        return True, is_stop or self._run.is_stop_requested(), begun
+                return False, begun
+        return True, begun if is_stop or self._run.is_stop_requested() else None
 
     def _begin_on_all_ranks(
         self, step: int, begin: Callable[[], tuple[bytes, str]], *, has_ended: bool, stop_begun: float | None

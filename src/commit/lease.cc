@@ -65,8 +65,6 @@ std::optional<LeaseHolder> decode(const std::string& text) {
   return holder.process.pid > 0 ? std::optional(holder) : std::nullopt;
 }
 
-}  // namespace
-
 // The text that a heartbeat writes over the lease. The length never changes.
 struct LeaseText {
   std::string identity;
@@ -74,8 +72,6 @@ struct LeaseText {
 
   std::string whole() const { return progress ? identity + encode_progress_line(progress()) : identity; }
 };
-
-namespace {
 
 void beat(std::stop_token stop, storage::Storage& storage, const std::string& name, const LeaseText& text) {
   std::mutex mutex;
@@ -133,10 +129,10 @@ std::optional<std::uint32_t> rank_of_lease(std::string_view name) {
 }
 
 Result<Lease> Lease::take_with_folder(storage::Storage& storage, const SaveIdentity& identity, Progress progress) {
-  const LeaseText text{encode(identity, os::ProcessIdentity::mine()), std::move(progress)};
+  const std::string text = encode(identity, os::ProcessIdentity::mine());
   for (int tries = 1;; ++tries) {
     const Result<void> made = storage.make_folder(folder_of_save(identity));
-    Result<Lease> lease = made ? take(storage, folder_of_save(identity) + "/" + std::string(kLeaseName), text)
+    Result<Lease> lease = made ? take(storage, folder_of_save(identity) + "/" + std::string(kLeaseName), text, progress)
                                : Result<Lease>(made.error());
     // kNotFound: another save's cleaning has removed the folder while the folder was still empty.
     if (lease || lease.error().code() != ErrorCode::kNotFound || tries == kFolderTriesMax) return lease;
@@ -146,14 +142,14 @@ Result<Lease> Lease::take_with_folder(storage::Storage& storage, const SaveIdent
 Result<Lease> Lease::take_as_rank(storage::Storage& storage, const SaveIdentity& identity, std::uint32_t rank,
                                   Progress progress) {
   CAIRN_TRY(storage.join_folder(folder_of_save(identity)));
-  const LeaseText text{encode(identity, os::ProcessIdentity::mine()), std::move(progress)};
-  return take(storage, folder_of_save(identity) + "/" + rank_lease_name(rank), text);
+  std::string text = encode(identity, os::ProcessIdentity::mine());
+  return take(storage, folder_of_save(identity) + "/" + rank_lease_name(rank), std::move(text), std::move(progress));
 }
 
 Result<Lease> Lease::take_file(storage::Storage& storage, const SaveIdentity& identity, const std::string& name) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const auto since = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
-  return take(storage, name, {encode(identity, os::ProcessIdentity::mine(), since), {}});
+  return take(storage, name, encode(identity, os::ProcessIdentity::mine(), since), {});
 }
 
 Result<void> Lease::mark_failed(storage::Storage& storage, const std::string& name) {
@@ -161,7 +157,8 @@ Result<void> Lease::mark_failed(storage::Storage& storage, const std::string& na
   return storage.rewrite(name, text + std::string(kFailedLine) + "\n");
 }
 
-Result<Lease> Lease::take(storage::Storage& storage, const std::string& name, const LeaseText& text) {
+Result<Lease> Lease::take(storage::Storage& storage, const std::string& name, std::string identity, Progress progress) {
+  const LeaseText text{std::move(identity), std::move(progress)};
   CAIRN_TRY(storage.create_whole(name, text.whole(), Durability::kBuffered));
   const auto work = [&storage, name, text](std::stop_token stop) { beat(std::move(stop), storage, name, text); };
   CAIRN_TRY_ASSIGN(std::jthread heartbeat, os::start_thread<std::jthread>("for the heartbeat", work));

@@ -57,8 +57,6 @@ std::optional<std::uint32_t> rank_of_lease(std::string_view name);
 // The longest time between two heartbeats: a lease whose last heartbeat is older has run out.
 inline constexpr double kSilenceSeconds = 300;
 
-struct LeaseText;  // lease.cc
-
 // Keeps a lease alive until destroyed: a thread of the object touches the file every few seconds, and writes the save's
 // progress into the file. The modification time shows that the process lives; the text shows whether the save
 // progresses.
@@ -85,7 +83,8 @@ class Lease {
   Lease& operator=(Lease&&) noexcept = default;
 
  private:
-  static Result<Lease> take(storage::Storage& storage, const std::string& name, const LeaseText& text);
+  static Result<Lease> take(storage::Storage& storage, const std::string& name, std::string identity,
+                            Progress progress);
   explicit Lease(std::jthread heartbeat) : heartbeat_(std::move(heartbeat)) {}
   std::jthread heartbeat_;
 };

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "os/signal_action.h"
 #include "os/start_thread.h"
 
 namespace cairn::os {
@@ -41,23 +42,7 @@ std::array<Slot, kSignalMax + 1> slots;
 std::mutex watching;     // start() and the destructor
 std::vector<int> wakes;  // eventfds of earlier watches: never closed, because a handler may be about to write to one
 
-bool is_default(const struct sigaction& action) {
-  return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_DFL;
-}
-
-bool has_handler(const struct sigaction& action) {
-  return (action.sa_flags & SA_SIGINFO) != 0 || (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
-}
-
 bool asks_to_end(int signal) { return signal == SIGTERM || signal == SIGINT; }
-
-void call(const struct sigaction& action, int signal, siginfo_t* info, void* context) {
-  if ((action.sa_flags & SA_SIGINFO) != 0) {
-    action.sa_sigaction(signal, info, context);
-  } else {
-    action.sa_handler(signal);
-  }
-}
 
 std::int64_t now() {
   timespec time = {};
@@ -78,8 +63,7 @@ void handle(int signal, siginfo_t* info, void* context) {
     }
     if (slot.calls_before && has_handler(slot.before)) call(slot.before, signal, info, context);
   } else if (is_child ? asks_to_end(signal) || !is_default(slot.before) : now() - arrived_at >= kOneArrival) {  // 2, 3
-    sigaction(signal, &slot.before, nullptr);
-    raise(signal);  // arrives when the handler has returned
+    take_back(signal, slot.before);
   }
   errno = error_number;
 }
@@ -89,19 +73,12 @@ bool is_watched(const Slot& slot) {
 }
 
 Result<void> install(int signal, bool calls_before) {
-  const auto refused = [signal] {
-    return Error(ErrorCode::kInvalidArgument, "signal " + std::to_string(signal) + " can't be caught");
-  };
   Slot& slot = slots[static_cast<std::size_t>(signal)];
-  if (sigaction(signal, nullptr, &slot.before) != 0) return refused();
+  if (sigaction(signal, nullptr, &slot.before) != 0) return uncatchable(signal);
   slot.calls_before = calls_before;
   slot.owner = getpid();
   slot.arrived_at = 0;
-  struct sigaction action = {};
-  action.sa_sigaction = handle;
-  action.sa_flags = SA_SIGINFO | SA_RESTART;
-  sigemptyset(&action.sa_mask);
-  return sigaction(signal, &action, nullptr) == 0 ? Result<void>() : refused();
+  return handle_with(signal, handle);
 }
 
 Result<void> watch(int signal, int wake, bool calls_before) {
@@ -125,8 +102,7 @@ void unwatch(int signal, int wake) {
       slot.wakes.begin(), slot.wakes.end(), [wake](const auto& it) { return it == wake + 1; }, 0);
   if (is_watched(slot)) return;
   struct sigaction now = {};
-  const bool is_ours =
-      sigaction(signal, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == handle;
+  const bool is_ours = sigaction(signal, nullptr, &now) == 0 && is_handled_by(now, handle);
   if (is_ours) sigaction(signal, &slot.before, nullptr);
 }
 

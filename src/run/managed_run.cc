@@ -473,8 +473,7 @@ Result<void> ManagedRun::close(bool has_failed) {
                  impl_->options.interrupted);
   }
   removal.reset();
-  if (impl_->lease == nullptr) return {};
-  return has_failed ? impl_->lease->leave_failed() : impl_->lease->remove();
+  return impl_->lease != nullptr ? impl_->lease->end(has_failed) : Result<void>();
 }
 
 }  // namespace cairn

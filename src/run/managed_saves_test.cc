@@ -19,6 +19,7 @@
 #include "commit/lease.h"
 #include "coordination/testing/as_ranks.h"
 #include "run/run_listing.h"
+#include "run/testing/broken_store.h"
 #include "storage/open_directory.h"
 #include "storage/testing/scratch_directory.h"
 
@@ -447,19 +448,9 @@ TEST_F(ManagedSaves, ALostLeaseFailsAllRanks) {
   EXPECT_FALSE(fs::exists(root_ / "step-4"));
 }
 
-class BrokenStore : public RunStore {
- public:
-  Result<void> set(const std::string&, const std::string&) override { return broken(); }
-  Result<std::optional<std::vector<std::string>>> get(const std::vector<std::string>&) override { return broken(); }
-  Result<void> remove(const std::string&) override { return broken(); }
-
- private:
-  static Error broken() { return {ErrorCode::kUnavailable, "the store is gone"}; }
-};
-
 // The ranks meet in a save that all of them force.
 TEST_F(ManagedSaves, AForcedSavePassesOnAStop) {
-  const auto store = std::make_shared<BrokenStore>();
+  const auto store = std::make_shared<run::BrokenStore>();
   std::atomic<int> failed{0};
   as_ranks(2, [&](std::size_t rank, Collectives& ranks) {
     CheckpointManagerOptions mine = options_of(ranks, store);
@@ -490,7 +481,7 @@ TEST_F(ManagedSaves, AForcedSavePassesOnAStop) {
 
 // A save that is made in any case is the save of the stop.
 TEST_F(ManagedSaves, ASavePassesOnAStop) {
-  const auto store = std::make_shared<BrokenStore>();
+  const auto store = std::make_shared<run::BrokenStore>();
   as_ranks(2, [&](std::size_t rank, Collectives& ranks) {
     CheckpointManagerOptions mine = options_of(ranks, store);
     mine.run.agreement_deadline = std::chrono::milliseconds(50);

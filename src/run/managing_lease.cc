@@ -3,7 +3,7 @@
 // 2. The file of a living process of this host: kUnavailable.
 // 3. The file of another host, or one that can't be read: a thread looks at the file's heartbeats for 20 s. With a
 //    heartbeat the other process lives: kUnavailable. Without, step 1 follows, if the file still has the same text.
-// 4. The file of a process that has failed in order (leave_failed()) is the file of a dead process, also of another
+// 4. The file of a process that has failed in order (end(true)) is the file of a dead process, also of another
 //    host.
 // 5. Before each save and each removal the process reads the file. A process that was stopped for long, and whose lease
 //    another process has taken over by step 3, sees the other's text and manages no longer. Before a save, a file that
@@ -12,6 +12,8 @@
 
 #include <chrono>
 #include <string>
+#include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "commit/lease_watch.h"
@@ -53,6 +55,17 @@ Error lease_is_gone() {
       .file(kManagerName);
 }
 
+// The result of `work` in a thread of its own, which is left behind if the storage hangs: `work` keeps what it uses.
+template <typename Work>
+Result<std::future<std::invoke_result_t<Work&>>> in_own_thread(const char* purpose, Work work) {
+  std::packaged_task<std::invoke_result_t<Work&>()> task(std::move(work));
+  auto result = task.get_future();
+  CAIRN_TRY_ASSIGN(std::thread thread,
+                   os::start_thread<std::thread>(purpose, [task = std::move(task)]() mutable { task(); }));
+  thread.detach();
+  return result;
+}
+
 Error no_answer() { return Error(ErrorCode::kUnavailable, "the storage does not answer").file(kManagerName); }
 
 // Nullopt if there is no file. The file of a process that died while it created the file is empty.
@@ -74,12 +87,8 @@ Result<std::shared_ptr<ManagingLease>> ManagingLease::take(const std::filesystem
   ManagingLease& self = *lease;
   CAIRN_TRY_ASSIGN(const bool is_taken, self.try_to_take(std::nullopt));
   if (is_taken) return lease;
-  std::packaged_task<Result<void>()> outlast([lease] { return lease->outlast(); });
-  self.outlasting_ = outlast.get_future();
-  CAIRN_TRY_ASSIGN(
-      std::thread thread,
-      os::start_thread<std::thread>("to look for another manager", [task = std::move(outlast)]() mutable { task(); }));
-  thread.detach();
+  CAIRN_TRY_ASSIGN(self.outlasting_,
+                   in_own_thread("to look for another manager", [lease] { return lease->outlast(); }));
   return lease;
 }
 
@@ -139,12 +148,9 @@ Result<void> ManagingLease::confirm() {
 // By a thread, because a storage that hangs would hold the trainer.
 Result<bool> ManagingLease::is_mine_soon() {
   if (looking_.valid() && looking_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return no_answer();
-  std::packaged_task<Result<bool>()> look([self = shared_from_this()] { return self->is_mine(); });
-  looking_ = look.get_future();
-  Result<std::thread> started =
-      os::start_thread<std::thread>("to look at the lease", [task = std::move(look)]() mutable { task(); });
-  if (!started) return is_mine();
-  started->detach();
+  auto looking = in_own_thread("to look at the lease", [self = shared_from_this()] { return self->is_mine(); });
+  if (!looking) return is_mine();
+  looking_ = *std::move(looking);
   return looking_.wait_for(kLookMax) == std::future_status::ready ? looking_.get() : Result<bool>(no_answer());
 }
 
@@ -160,37 +166,28 @@ Result<bool> ManagingLease::is_mine() const {
   return *holder && (*holder)->identity.save_id == identity_.save_id;
 }
 
-Result<void> ManagingLease::remove() { return end_in_time(&ManagingLease::remove_file); }
-
-Result<void> ManagingLease::leave_failed() { return end_in_time(&ManagingLease::mark_file); }
-
-Result<void> ManagingLease::end_in_time(Result<void> (ManagingLease::*end)()) {
+Result<void> ManagingLease::end(bool has_failed) {
   if (outlasting_.valid()) {
     outlasting_ends_.request_stop();
     if (outlasting_.wait_for(kLookMax) != std::future_status::ready) return no_answer();
     (void)outlasting_.get();
   }
   if (!lease_) return {};
-  std::packaged_task<Result<void>()> work([self = shared_from_this(), end]() -> Result<void> {
-    self->lease_.reset();
-    CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, self->storage_->lock());
-    CAIRN_TRY_ASSIGN(const bool mine, self->is_mine());
-    return mine ? ((*self).*end)() : Result<void>();
-  });
-  std::future<Result<void>> ended = work.get_future();
-  CAIRN_TRY_ASSIGN(std::thread thread, os::start_thread<std::thread>("to give up the lease",
-                                                                     [task = std::move(work)]() mutable { task(); }));
-  thread.detach();
+  const auto work = [self = shared_from_this(), has_failed] { return self->give_up(has_failed); };
+  CAIRN_TRY_ASSIGN(std::future<Result<void>> ended, in_own_thread("to give up the lease", work));
   if (ended.wait_for(kLookMax) == std::future_status::ready) return ended.get();
-  return Error(
-             ErrorCode::kUnavailable,
-             "the storage does not answer: the lease stays, and the next manager of this host takes it over when this "
-             "process has ended")
+  return Error(ErrorCode::kUnavailable,
+               "the storage does not answer: the lease stays, and the next manager of this host takes it over when "
+               "this process has ended")
       .file(kManagerName);
 }
 
-Result<void> ManagingLease::remove_file() { return storage_->remove(kManagerName); }
-
-Result<void> ManagingLease::mark_file() { return commit::Lease::mark_failed(*storage_, kManagerName); }
+Result<void> ManagingLease::give_up(bool has_failed) {
+  lease_.reset();
+  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, storage_->lock());
+  CAIRN_TRY_ASSIGN(const bool mine, is_mine());
+  if (!mine) return {};
+  return has_failed ? commit::Lease::mark_failed(*storage_, kManagerName) : storage_->remove(kManagerName);
+}
 
 }  // namespace cairn::run

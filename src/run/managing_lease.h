@@ -31,7 +31,7 @@ class ManagingLease : public std::enable_shared_from_this<ManagingLease> {
   // Makes the root. kUnavailable if a living process of this host holds the lease. If a process of another host may
   // hold it, a thread looks for its heartbeat, and confirm() knows the answer.
   static Result<std::shared_ptr<ManagingLease>> take(const std::filesystem::path& root);
-  // Without remove() the destructor leaves the file, as a killed process does.
+  // Without end() the destructor leaves the file, as a killed process does.
   ~ManagingLease() { outlasting_ends_.request_stop(); }
 
   // Waits, 30 s at most, until it is certain that this process manages the root. kUnavailable if a living process holds
@@ -41,19 +41,16 @@ class ManagingLease : public std::enable_shared_from_this<ManagingLease> {
   Result<bool> is_mine() const;
   // The process before, if it has failed. Known after take(), or after confirm() if the process may be on another host.
   std::optional<FailedProcess> failed_before() const;
-  // Removes the lease, if it is this process's.
-  Result<void> remove();
-  // Leaves the lease as of a process that has failed: failed_before() of the next process.
-  Result<void> leave_failed();
+  // Removes the lease, if it is this process's. `has_failed`: leaves the lease as of a process that has failed, for
+  // failed_before() of the next process.
+  Result<void> end(bool has_failed);
 
  private:
   explicit ManagingLease(std::unique_ptr<storage::Storage> storage);
   Result<bool> try_to_take(const std::optional<std::string>& dead);
   Result<void> outlast();
   Result<bool> is_mine_soon();
-  Result<void> end_in_time(Result<void> (ManagingLease::*end)());
-  Result<void> remove_file();
-  Result<void> mark_file();
+  Result<void> give_up(bool has_failed);
 
   std::unique_ptr<storage::Storage> storage_;
   commit::SaveIdentity identity_;

@@ -265,13 +265,9 @@ void StepAgreement::Rounds::watch() {
   while (!stop_.stop_requested()) {
     const std::uint64_t round = round_;
     const auto notice = get({key("notice", round)});  // (2)
-    if (!notice && !std::exchange(is_lost_, true)) warn(notice.error());
-    if (!notice) {
-      pause(longest_pause(group_.size));
-      continue;
-    }
-    is_lost_ = false;
-    if (!*notice) {
+    if (!notice && !is_lost_) warn(notice.error());
+    is_lost_ = !notice;
+    if (!notice || !*notice) {
       pause(longest_pause(group_.size));
       continue;
     }

@@ -28,8 +28,8 @@ struct AgreementGroup {
   std::string prefix = {};  // of all keys in the store; equal on all ranks, and used once
   // For each answer of a rank. A call into the store that fails is made again for as long.
   std::chrono::milliseconds deadline{30'000};
-  std::function<void(const Error&)> warn =
-      {};  // called in a thread, if the store is lost or the protocol ends with a failure
+  // Called in a thread, if the store is lost or the protocol ends with a failure.
+  std::function<void(const Error&)> warn = {};
 };
 
 class StepAgreement {

@@ -9,6 +9,8 @@
 #include <set>
 #include <thread>
 
+#include "run/testing/broken_store.h"
+
 namespace cairn::run {
 namespace {
 
@@ -138,16 +140,6 @@ TEST(StepAgreement, ARankThatEndedIsNotAwaited) {
     EXPECT_EQ(*due, 0U);
   }
 }
-
-class BrokenStore : public RunStore {
- public:
-  Result<void> set(const std::string&, const std::string&) override { return broken(); }
-  Result<std::optional<std::vector<std::string>>> get(const std::vector<std::string>&) override { return broken(); }
-  Result<void> remove(const std::string&) override { return broken(); }
-
- private:
-  static Error broken() { return {ErrorCode::kUnavailable, "the store is gone"}; }
-};
 
 // A store that ends before the last ranks do is no failure of a step.
 TEST(StepAgreement, BrokenStoreFailsOnlyRequests) {
