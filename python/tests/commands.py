@@ -10,6 +10,15 @@ from pathlib import Path
 _ABORT_OF_GLOO = "terminate called without an active exception"
 
 
+def assert_succeeded(done: subprocess.CompletedProcess[str]) -> None:
+    """Fails unless the command succeeded, with the end of the output.
+
+    A job of torchrun has succeeded, too, if torch alone failed, in a rank that had ended its program.
+    """
+    aborted = _ABORT_OF_GLOO in done.stderr and "exitcode: -6" in done.stderr
+    assert done.returncode == 0 or aborted, f"{done.args}\n{done.stdout[-5000:]}{done.stderr[-5000:]}"
+
+
 def run(
     *command: str | Path, cwd: Path | None = None, timeout: float | None = None, env: dict[str, str] | None = None
 ) -> str:
@@ -24,16 +33,18 @@ def run(
         timeout=timeout,
         env={**os.environ, **(env or {})},
     )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    assert_succeeded(done)
     return done.stdout
+
+
+def launcher(ranks: int, python: str | Path = sys.executable) -> list[str]:
+    """The words before a program that start a job of `ranks` processes on this machine."""
+    return [str(python), "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
 
 
 def torchrun(ranks: int, *command: str | Path, timeout: float, python: str | Path = sys.executable) -> str:
-    """Returns the output of a job of `ranks` processes, whose last collective call every rank must have passed before
-    the job's last line is printed. Fails unless the job succeeds, or torch alone has failed, at its exit."""
-    launcher = [str(python), "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    words = [*launcher, *(str(part) for part in command)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=timeout)
-    is_of_gloo = _ABORT_OF_GLOO in done.stderr and "exitcode: -6" in done.stderr
-    assert done.returncode == 0 or is_of_gloo, done.stdout[-5000:] + done.stderr[-5000:]
-    return done.stdout
+    """Returns the output of a job of `ranks` processes. Fails unless the job succeeds (`assert_succeeded`).
+
+    Every rank must have passed the job's last collective call before the job's last line is printed.
+    """
+    return run(*launcher(ranks, python), *command, timeout=timeout)

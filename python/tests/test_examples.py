@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +89,13 @@ def test_python_saves_in_the_background_and_goes_on(tmp_path: Path) -> None:
     assert cairn.open(tmp_path / "parts" / "step-4")["step"] == 4
 
 
-def train(folder: Path, directory: str, losses: str, steps: int, *launcher: str) -> dict[str, str]:
+def train(
+    folder: Path, directory: str, losses: str, steps: int, launcher: Sequence[str] = (sys.executable,)
+) -> dict[str, str]:
     """Runs the demo's trainer and returns its losses by step."""
     options = ["--steps", str(steps), "--save-every", "2"]
     script = EXAMPLES / "train_characters.py"
-    command = [sys.executable, *launcher, script, "--directory", folder / directory, "--losses", folder / losses]
+    command = [*launcher, script, "--directory", folder / directory, "--losses", folder / losses]
     run(*command, *options)
     return dict(line.split() for line in (folder / losses).read_text().splitlines())
 
@@ -102,9 +104,8 @@ def train(folder: Path, directory: str, losses: str, steps: int, *launcher: str)
 def test_the_trainer_resumes_bit_for_bit(tmp_path: Path) -> None:
     """The core of the demo, small: one process resumes a training that one or two ranks stopped."""
     whole = train(tmp_path, "whole", "losses-whole", 4)
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    for number, launcher in enumerate([(), torchrun]):
-        first = train(tmp_path, f"parts-{number}", "losses-first", 2, *launcher)
+    for number, launcher in enumerate([[sys.executable], commands.launcher(2)]):
+        first = train(tmp_path, f"parts-{number}", "losses-first", 2, launcher)
         resumed = train(tmp_path, f"parts-{number}", "losses-second", 4)
         assert first | resumed == whole
         assert resumed.keys() == {"3", "4"}
@@ -129,8 +130,7 @@ MANY_RANKS = EXAMPLES / "03_train_on_many_ranks.py"
 
 def torchrun(program: Path, ranks: int, *arguments: object) -> str:
     """Launches a program by torchrun, as a user does."""
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", program]
-    return run(*words, *map(str, arguments))
+    return commands.torchrun(ranks, program, *map(str, arguments), timeout=600)
 
 
 class Story:

@@ -6,6 +6,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 import stock
 import torch
@@ -136,10 +137,8 @@ cairn.configure_async_saves(fail_at_exit=True)
 if os.environ["RANK"] == "1":
     cairn.async_save({{"w": torch.ones(1)}}, checkpoint_id=sys.argv[1], planner=Planner())
 """)
-    agent = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*agent, program, tmp_path / "checkpoint"], capture_output=True, text=True, check=False, timeout=120
-    )
+    job = [*commands.launcher(2), program, tmp_path / "checkpoint"]
+    done = subprocess.run(job, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1
     assert "exitcode  : 1" in done.stderr, done.stderr
     assert "rank      : 1 (local_rank: 1)" in done.stderr, done.stderr

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from commands import assert_succeeded
 
 import cairn
 
@@ -99,7 +100,7 @@ def environment() -> dict[str, str]:
 
 def run(command: list[str], cwd: Path) -> None:
     done = subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    assert_succeeded(done)
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
