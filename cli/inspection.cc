@@ -133,6 +133,7 @@ class Inspection {
   std::string origin() const {
     if (catalog_.format == CheckpointFormat::kSafetensors) return "safetensors";
     if (catalog_.format == CheckpointFormat::kTorchSave) return "a file of torch.save";
+    if (catalog_.format == CheckpointFormat::kTorchCheckpointing) return "written by torch_checkpointing";
     const auto id = save_id();
     if (id) return "written by Cairn, save " + *id;
     return "written by stock torch" + (catalog_.version ? ", format " + printable(*catalog_.version) : std::string());

@@ -49,6 +49,11 @@ std::string text_of(const VerifyReport& report, const std::string& directory, Re
     text += "  torch.save: one checksum per record; files before torch 1.6, and some written without CRCs, have none\n";
     return text;
   }
+  if (report.format == CheckpointFormat::kTorchCheckpointing) {
+    text += "  torch_checkpointing: one checksum per record of a .pt file; metadata.pkl, JSON, raw and safetensors files "
+            "have none\n";
+    return text;
+  }
   if (!report.has_commit_record)
     text += "  no commit record: Cairn did not write the checkpoint, and .metadata has no checksum\n";
   return text;

@@ -163,7 +163,7 @@ class SizeLimit:
         an item that went through a stream transform may be compressed: these may hold fewer bytes than the box. Raises
         UnsafeContent for boxes that together have too many bytes.
         """
-        may_hold_less = self._checkpoint.format == "torch" or self._checkpoint.has_transforms
+        may_hold_less = self._checkpoint.format in ("torch", "torch_checkpointing") or self._checkpoint.has_transforms
         if math.prod(sizes) > held and not may_hold_less:
             raise Corrupt(
                 f"the chunks of '{key}' hold less than the metadata says",

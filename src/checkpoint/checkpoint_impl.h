@@ -42,17 +42,18 @@ struct Checkpoint::Impl {
   Result<std::string> notes = std::string();     // without `metadata`, which reads its own
   std::string directory;      // as the caller of open() named it; empty if the checkpoint was opened in a storage
   std::string metadata_name;  // of a safetensors model: the name of the only file, or empty for the directory's files;
-                              // of a torch.save file: its name
-  std::string identity;       // identity_of() the metadata, identity_of_safetensors(), or identity_of_torch_save()
+                              // of a torch.save file: its name; of a directory of torch_checkpointing: metadata.pkl
+  std::string identity;       // identity_of() the metadata, or identity_of_...() of the other formats
 
   checkpointer::ModelMetadata model_metadata;  // of a safetensors model
-  // Of a safetensors model: the tensors of types without a DType, by key. The catalog has each as a value, which no
-  // call reads.
-  struct UnreadTensor {
-    std::string type;
-    Extents shape;
+  // The keys that no call reads: of a safetensors model the tensors of types without a DType, and of a directory of
+  // torch_checkpointing the keys whose parts can't be put together. The catalog has each as a value.
+  struct UnreadKey {
+    std::string reason;
+    std::string found;  // for a tensor of a safetensors model: type and shape
   };
-  std::map<std::string, UnreadTensor, std::less<>> unread_tensors;
+  std::map<std::string, UnreadKey, std::less<>> unread_keys;
+  std::map<std::string, Value, std::less<>> held_values;  // of a directory of torch_checkpointing: those of JSON files
   // What the checkpoint's files leave open, and what the catalog leaves out: for reports.
   std::vector<std::string> warnings;
 
@@ -88,11 +89,14 @@ struct Checkpoint::Impl {
   Result<std::string> chunk_payload(std::string_view fqn, const ItemLocation& location, const LoadOptions& options);
   Result<Value> value_of(const checkpointer::WantedEntries& entries, std::string_view fqn, const LoadOptions& options);
 
-  // kUnsupported for one of `unread_tensors`.
+  // kUnsupported for one of `unread_keys`.
   Result<void> check_read(std::string_view fqn) const;
 
   // The entry of a torch.save file as an inert value.
   Result<Value> value_in_torch_save(std::string_view fqn);
+  // A value of a directory of torch_checkpointing.
+  Result<Value> value_of_item(const CatalogValue& value);
+  Result<std::string> item_payload(const CatalogValue& value);
 
   // Gives the data file that comes next in the catalog, open already. Before the first use of file().
   void put_file(std::unique_ptr<data_file::DataFile> file) { files_.push_back(std::move(file)); }

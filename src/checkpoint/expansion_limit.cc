@@ -24,12 +24,17 @@ Result<void> check_held(const CatalogTensor& tensor) {
       .actual(std::to_string(held) + " bytes");
 }
 
+// Whether a file of torch.save has the tensors: a tensor may name an element of its storage many times.
+bool repeats_elements(const Catalog& catalog) {
+  return catalog.format == CheckpointFormat::kTorchSave || catalog.format == CheckpointFormat::kTorchCheckpointing;
+}
+
 }  // namespace
 
 Result<ExpansionLimit> ExpansionLimit::of(const Checkpoint& checkpoint) {
   const Catalog& catalog = checkpoint.impl().catalog;  // has no entries if the entries come from a compact catalog
   ExpansionLimit limit(catalog);
-  if (catalog.format != CheckpointFormat::kTorchSave) return limit;
+  if (!repeats_elements(catalog)) return limit;
   std::uint64_t file_bytes = 0;
   for (const std::string& file : catalog.files) {
     CAIRN_TRY_ASSIGN(const std::uint64_t bytes, checkpoint.file_bytes(file));
@@ -41,11 +46,13 @@ Result<ExpansionLimit> ExpansionLimit::of(const Checkpoint& checkpoint) {
 }
 
 Result<void> ExpansionLimit::add(const CatalogTensor& tensor, std::uint64_t bytes) {
-  if (catalog_->format != CheckpointFormat::kTorchSave) {
+  if (!repeats_elements(*catalog_)) {
     // A stream transform may have compressed the items: their size says nothing.
     return catalog_->transforms.contains(tensor.fqn) ? Result<void>() : check_held(tensor);
   }
-  const std::uint64_t held = std::min(bytes, tensor.locations.front().length);
+  std::uint64_t stored = 0;
+  for (const ItemLocation& location : tensor.locations) stored = checked_add(stored, location.length).value_or(UINT64_MAX);
+  const std::uint64_t held = std::min(bytes, stored);
   repeated_ = checked_add(repeated_, bytes - held).value_or(UINT64_MAX);
   named_ = checked_add(named_, held).value_or(UINT64_MAX);
   const auto refuse = [&](const char* message, std::uint64_t most, std::uint64_t found) {

@@ -11,6 +11,7 @@
 #include "checkpoint/open_calls.h"
 #include "checkpoint/recorded_plans.h"
 #include "checkpoint/safetensors_model.h"
+#include "checkpoint/torch_checkpointing_directory.h"
 #include "checkpoint/torch_save_file.h"
 #include "checkpoint/wanted_entries.h"
 #include "commit/job_identity.h"
@@ -76,16 +77,18 @@ bool Checkpoint::Impl::replaced() const {
     const Result<std::string> now = checkpointer::identity_of_torch_save(*storage, metadata_name);
     return now && *now != identity;
   }
+  if (catalog.format == CheckpointFormat::kTorchCheckpointing) {
+    const Result<std::string> now = checkpointer::identity_of_torch_checkpointing(*storage);
+    return now && *now != identity;
+  }
   const auto now = commit::read_metadata_in_place(*storage, metadata_name);
   return now && (!now->present || identity_of(*now) != identity);
 }
 
 Result<void> Checkpoint::Impl::check_read(std::string_view fqn) const {
-  const auto unread = unread_tensors.find(fqn);
-  if (unread == unread_tensors.end()) return {};
-  return Error(ErrorCode::kUnsupported, "a tensor of a type that torch lacks")
-      .key(fqn)
-      .actual(unread->second.type + " " + to_string(unread->second.shape));
+  const auto unread = unread_keys.find(fqn);
+  if (unread == unread_keys.end()) return {};
+  return Error(ErrorCode::kUnsupported, unread->second.reason).key(fqn).actual(unread->second.found);
 }
 
 Result<Value> Checkpoint::Impl::value_in_torch_save(std::string_view fqn) {
@@ -96,6 +99,22 @@ Result<Value> Checkpoint::Impl::value_in_torch_save(std::string_view fqn) {
   Result<Value> value = opened->state_file()->value(*entry);
   if (!value) return std::move(value).error().key(fqn).file(opened->name());
   return value;
+}
+
+Result<Value> Checkpoint::Impl::value_of_item(const CatalogValue& value) {
+  CAIRN_TRY(check_read(value.fqn));
+  if (const auto held = held_values.find(value.fqn); held != held_values.end()) return held->second;
+  const data_file::DataFile* opened = nullptr;
+  CAIRN_TRY_ASSIGN(opened, file(value.location.file, false));
+  if (opened->state_file() == nullptr) {  // a raw item
+    CAIRN_TRY_ASSIGN(data_file::DataFile::Item item, opened->read_item(value.location, false));
+    return Value(Bytes{std::move(item.bytes)});
+  }
+  const torch_file::StateFile::Entry* entry = opened->state_file()->find(value.fqn);
+  if (entry == nullptr) return Error(ErrorCode::kInternal, "the file lacks a value of its catalog").key(value.fqn);
+  Result<Value> decoded = opened->state_file()->value(*entry);
+  if (!decoded) return std::move(decoded).error().key(value.fqn).file(opened->name());
+  return decoded;
 }
 
 Error Checkpoint::Impl::replaced_or(Error error) const {
@@ -279,6 +298,16 @@ std::optional<Result<Checkpoint>> open_torch_save_at(const OpenDirectory& open_d
   return std::move(checkpoint).error().while_doing("opening the torch.save file '" + file.string() + "'");
 }
 
+Result<Checkpoint> open_items_at(std::unique_ptr<storage::Storage> storage, const std::filesystem::path& directory) {
+  Result<Checkpoint> checkpoint = checkpointer::open_torch_checkpointing(std::move(storage));
+  if (checkpoint) {
+    checkpoint->impl().directory = directory.string();
+    return checkpoint;
+  }
+  return std::move(checkpoint).error().while_doing("opening the torch_checkpointing checkpoint in '" +
+                                                   directory.string() + "'");
+}
+
 }  // namespace
 
 Result<Checkpoint> checkpointer::open_with(const OpenDirectory& open_directory, const std::filesystem::path& directory,
@@ -307,6 +336,9 @@ Result<Checkpoint> checkpointer::open_with(const OpenDirectory& open_directory, 
   }
   if (metadata_name == kMetadataName && checkpoint.error().error_number() == ENOENT) {
     storage = open_directory(directory);
+    if (storage && checkpointer::holds_torch_checkpointing(**storage)) {
+      return open_items_at(*std::move(storage), directory);
+    }
     if (storage && checkpointer::holds_model_alone(**storage)) {
       return open_safetensors_at(open_directory, directory, {});
     }
@@ -374,10 +406,20 @@ Result<std::string> Checkpoint::Impl::payload_of(const WantedEntries& entries, s
   }
   if (tensor != nullptr) return chunk_payload(fqn, tensor->locations[0], options);
   CAIRN_TRY(check_read(fqn));
+  if (catalog.format == CheckpointFormat::kTorchCheckpointing) return item_payload(*value);
   const data_file::DataFile* file = nullptr;
   CAIRN_TRY_ASSIGN(file, file_of(value->location, fqn, options.follow_links));
   if (options.verify != Verify::kNone && file->state_file() == nullptr) CAIRN_TRY(file->check_value(*value));
   return chunk_payload(fqn, value->location, options);
+}
+
+// As saved, because the class of the value may be one that only the caller's consent builds.
+Result<std::string> Checkpoint::Impl::item_payload(const CatalogValue& value) {
+  const data_file::DataFile* opened = nullptr;
+  CAIRN_TRY_ASSIGN(opened, file(value.location.file, false));
+  if (opened->state_file() != nullptr) return chunk_payload(value.fqn, value.location, {});
+  CAIRN_TRY_ASSIGN(const Value held, value_of_item(value));
+  return encode_value(held);
 }
 
 Result<std::string> Checkpoint::read_chunk_payload(std::string_view fqn, std::size_t chunk,
@@ -394,6 +436,9 @@ Result<std::string> Checkpoint::Impl::chunk_payload(std::string_view fqn, const 
                                                     const LoadOptions& options) {
   const data_file::DataFile* file = nullptr;
   CAIRN_TRY_ASSIGN(file, file_of(location, fqn, options.follow_links));
+  if (file->has_parts(fqn)) {
+    return Error(ErrorCode::kUnsupported, "a chunk that is a part of the tensor of its rank").key(fqn).file(file->name());
+  }
   if (const torch_file::StateFile* state = file->state_file()) {
     Result<std::string> payload = state->payload(*state->find(fqn));
     if (!payload) return std::move(payload).error().key(fqn).file(file->name());
@@ -423,6 +468,9 @@ Result<Value> Checkpoint::read_value(std::string_view fqn, const LoadOptions& op
 Result<Value> Checkpoint::Impl::value_of(const WantedEntries& entries, std::string_view fqn,
                                          const LoadOptions& options) {
   if (catalog.format == CheckpointFormat::kTorchSave) return value_in_torch_save(fqn);
+  if (catalog.format == CheckpointFormat::kTorchCheckpointing) {
+    if (const CatalogValue* const value = entries.value(fqn)) return value_of_item(*value);
+  }
   CAIRN_TRY_ASSIGN(const std::string payload, payload_of(entries, fqn, options));
   Result<Value> value = decode_value(std::as_bytes(std::span(payload)));
   if (!value) return std::move(value).error().key(fqn);

@@ -114,7 +114,7 @@ class ModelCatalog {
   }
 
   // The tensors of types without a DType. Call once.
-  std::map<std::string, Checkpoint::Impl::UnreadTensor, std::less<>> take_unread() { return std::move(unread_); }
+  std::map<std::string, Checkpoint::Impl::UnreadKey, std::less<>> take_unread() { return std::move(unread_); }
 
   // Whether a tensor lies in boxes.
   bool has_shards() const { return std::find(sharded_.begin(), sharded_.end(), true) != sharded_.end(); }
@@ -165,9 +165,9 @@ class ModelCatalog {
   // The catalog has the tensor as a value, whose location is that of the first box.
   Result<void> add_unread(const safetensors::Tensor& tensor, bool is_sharded, const ItemLocation& location) {
     if (places_.contains(tensor.name)) return of_two_types(tensor);
-    const auto [place, is_new] = unread_.try_emplace(tensor.name, Checkpoint::Impl::UnreadTensor{});
+    const auto [place, is_new] = unread_.try_emplace(tensor.name, Checkpoint::Impl::UnreadKey{});
     if (!is_new) return is_sharded ? Result<void>() : held_twice();
-    place->second = {tensor.unread_type, tensor.shape};
+    place->second = {"a tensor of a type that torch lacks", tensor.unread_type + " " + to_string(tensor.shape)};
     catalog_.values.push_back({tensor.name, location});
     return {};
   }
@@ -198,7 +198,7 @@ class ModelCatalog {
   std::unordered_map<std::string_view, std::string_view, SeededHash> files_of_index_;  // of another program's index
   std::vector<std::string> left_out_;  // tensors that lie in a file, and by the index in another
   Catalog catalog_;
-  std::map<std::string, Checkpoint::Impl::UnreadTensor, std::less<>> unread_;
+  std::map<std::string, Checkpoint::Impl::UnreadKey, std::less<>> unread_;
   std::unordered_map<std::string, std::size_t, SeededHash> places_;  // index in the catalog, by name
   std::vector<bool> sharded_;                                        // by index in the catalog
 };
@@ -368,7 +368,7 @@ Result<std::unique_ptr<Checkpoint::Impl>> read_files(std::vector<OpenedFile> fil
         "torch wrote the files as shards without an index: the number of the model's shards is unknown, and nothing "
         "shows whether the last shards are missing");
   }
-  impl->unread_tensors = catalog.take_unread();
+  impl->unread_keys = catalog.take_unread();
   CAIRN_TRY_ASSIGN(impl->catalog, catalog.take());
   impl->identity =
       std::to_string(files.size()) + " safetensors files of " + std::to_string(bytes) + " bytes, " + crc_text(checksum);

@@ -334,6 +334,7 @@ class ConvertRun {
       case CheckpointFormat::kDcp: return convert_to_dcp(job);
       case CheckpointFormat::kSafetensors: return convert_to_safetensors(job);
       case CheckpointFormat::kTorchSave: return convert_to_torch_save(job);
+      case CheckpointFormat::kTorchCheckpointing: break;  // plan_conversion() has refused
     }
     return Error(ErrorCode::kInternal, "an unknown format");
   }

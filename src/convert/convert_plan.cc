@@ -27,6 +27,9 @@ Result<void> check_dtype(DType dtype) {
 
 Result<void> check_options(const ConvertOptions& options) {
   const auto refuse = [](const char* message) { return Error(ErrorCode::kInvalidArgument, message); };
+  if (options.to == CheckpointFormat::kTorchCheckpointing) {
+    return refuse("a checkpoint of torch_checkpointing is read only: convert to dcp, safetensors or torch");
+  }
   if (options.dtype) CAIRN_TRY(check_dtype(*options.dtype));
   for (const KeyDType& of_keys : options.key_dtypes) CAIRN_TRY(check_dtype(of_keys.dtype));
   if (options.file_count == 0) return refuse("a checkpoint needs at least one data file");

@@ -39,6 +39,7 @@ std::string_view name_of(CheckpointFormat format) {
     case CheckpointFormat::kDcp: return "dcp";
     case CheckpointFormat::kSafetensors: return "safetensors";
     case CheckpointFormat::kTorchSave: return "torch";
+    case CheckpointFormat::kTorchCheckpointing: return "torch_checkpointing";
   }
   return "dcp";
 }

@@ -102,6 +102,29 @@ Result<std::unique_ptr<DataFile>> DataFile::open_torch_save(const storage::Stora
   return file;
 }
 
+Result<std::unique_ptr<DataFile>> DataFile::open_bytes(const storage::Storage& storage, const std::string& name) {
+  CAIRN_TRY_ASSIGN(std::unique_ptr<storage::ReadableFile> bytes, storage.open(name, false));
+  if (std::optional<Error> pointer = lfs_pointer_error(*bytes)) return std::move(*pointer).file(name);
+  return std::unique_ptr<DataFile>(new DataFile(name, std::move(bytes)));
+}
+
+Result<std::unique_ptr<DataFile>> DataFile::open_torch_item(const storage::Storage& storage, const std::string& name,
+                                                            const std::string& item) {
+  CAIRN_TRY_ASSIGN(std::unique_ptr<DataFile> file, open_bytes(storage, name));
+  Result<std::unique_ptr<torch_file::StateFile>> state_file = torch_file::StateFile::open_item(*file->bytes_, item);
+  if (!state_file) return std::move(state_file).error().file(name);
+  file->state_file_ = *std::move(state_file);
+  return file;
+}
+
+const DataFile::Part* DataFile::part_of(std::string_view fqn, const Box& box) const {
+  const auto parts = parts_.find(fqn);
+  if (parts == parts_.end()) return nullptr;
+  const auto offsets = box.offsets().span();
+  const auto part = parts->second.find(std::vector(offsets.begin(), offsets.end()));
+  return part != parts->second.end() && part->second.box == box ? &part->second : nullptr;
+}
+
 Result<StoredTensor> DataFile::tensor_of_cairn(const CatalogTensor& tensor, std::size_t chunk) const {
   const ItemLocation& location = tensor.locations[chunk];
   const std::optional<std::size_t> found = trailer_->item_at(location.offset);
@@ -149,20 +172,32 @@ Result<StoredTensor> DataFile::tensor_of_stock(const CatalogTensor& tensor, std:
   return record;
 }
 
-// StateFile has made the catalog's numbers, and has checked them against the file.
-Result<StoredTensor> DataFile::tensor_of_torch_save(const CatalogTensor& tensor) const {
+// StateFile has made the catalog's numbers, and has checked them against the file. The opener of a directory has
+// compared the numbers with those of the directory.
+Result<StoredTensor> DataFile::tensor_of_torch_save(const CatalogTensor& tensor, std::size_t chunk) const {
   const torch_file::StateFile::Entry* entry = state_file_->find(tensor.fqn);
   if (entry == nullptr || !entry->tensor) return Error(ErrorCode::kInternal, "the file lacks a tensor of its catalog");
-  return state_file_->tensor(*entry);
+  CAIRN_TRY_ASSIGN(StoredTensor stored, state_file_->tensor(*entry));
+  const Box box = tensor.chunk(chunk);
+  if (const Part* part = part_of(tensor.fqn, box)) {
+    stored.first_element += part->first_element;
+    stored.sizes = box.sizes();
+  }
+  return stored;
 }
 
 // The header was checked against the catalog's numbers and the file's size when the file was opened.
 Result<StoredTensor> DataFile::tensor_of_safetensors(const CatalogTensor& tensor, std::size_t chunk) const {
   const ItemLocation& location = tensor.locations[chunk];
+  const Box box = tensor.chunk(chunk);
   StoredTensor stored;
   stored.dtype = tensor.dtype;
-  stored.sizes = tensor.chunk(chunk).sizes();
+  stored.sizes = box.sizes();
   stored.strides = row_major_strides(stored.sizes);
+  if (const Part* part = part_of(tensor.fqn, box)) {
+    stored.first_element = part->first_element;
+    stored.strides = part->strides;
+  }
   stored.record_offset = location.offset;
   stored.record_bytes = location.length;
   stored.block_crcs = safetensors_crcs(location);
@@ -174,7 +209,7 @@ Result<StoredTensor> DataFile::tensor(const CatalogTensor& tensor, std::size_t c
   if (is_safetensors_) return tensor_of_safetensors(tensor, chunk);
   const ItemLocation& location = tensor.locations[chunk];
   const auto find = [&] {
-    if (state_file_) return tensor_of_torch_save(tensor);
+    if (state_file_) return tensor_of_torch_save(tensor, chunk);
     return trailer_ ? tensor_of_cairn(tensor, chunk) : tensor_of_stock(tensor, chunk);
   };
   Result<StoredTensor> stored = find();

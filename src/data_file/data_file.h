@@ -7,10 +7,15 @@
 #include <cairn/result.h>
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "core/checksum.h"
 #include "core/stored_tensor.h"
@@ -37,7 +42,12 @@ class DataFile {
 
   // A file of torch.save that holds a state dict.
   static Result<std::unique_ptr<DataFile>> open_torch_save(const storage::Storage& storage, const std::string& name);
-  // The content of a file of open_torch_save(); null for all other files.
+  // A file of torch.save that holds one item of a state (StateFile::open_item()). Follows no link.
+  static Result<std::unique_ptr<DataFile>> open_torch_item(const storage::Storage& storage, const std::string& name,
+                                                           const std::string& item);
+  // A file without a format that this class knows. Follows no link.
+  static Result<std::unique_ptr<DataFile>> open_bytes(const storage::Storage& storage, const std::string& name);
+  // The content of a file of open_torch_save() or open_torch_item(); null for all other files.
   const torch_file::StateFile* state_file() const { return state_file_.get(); }
 
   const std::string& name() const { return name_; }
@@ -46,6 +56,20 @@ class DataFile {
   // Of a safetensors file with checksums: the bytes of the header, which matched the header's own checksum when the
   // file was opened. 0 otherwise.
   std::uint64_t checked_header_bytes() const { return safetensors_checksums_.data_offset; }
+
+  // A chunk of a tensor that is a part of the tensor in the file.
+  struct Part {
+    Box box;  // of the chunk
+    std::uint64_t first_element = 0;  // of the part, from the first element of the tensor in the file
+    Extents strides;                  // of the tensor in the file
+  };
+  // From now on tensor() knows the part of a tensor of the file. Before the file is used by a second thread. The caller
+  // has checked that the part lies in the tensor.
+  void add_part(const std::string& fqn, Part part) {
+    const auto offsets = part.box.offsets().span();
+    parts_[fqn].insert_or_assign(std::vector(offsets.begin(), offsets.end()), std::move(part));
+  }
+  bool has_parts(std::string_view fqn) const { return parts_.contains(fqn); }
 
   // The saved chunk `chunk` of `tensor`. kCorrupt if the file contradicts the catalog; kUnsupported if the item is not
   // a plain strided tensor.
@@ -75,7 +99,9 @@ class DataFile {
   // Compares the bytes of an item with the checksums of its blocks.
   Result<void> check_blocks(const ItemLocation& location, std::string_view bytes, std::span<const std::uint32_t> crcs,
                             std::uint64_t block_bytes) const;
-  Result<StoredTensor> tensor_of_torch_save(const CatalogTensor& tensor) const;
+  Result<StoredTensor> tensor_of_torch_save(const CatalogTensor& tensor, std::size_t chunk) const;
+  // The part that `box` is of the tensor in the file; null if the box is the whole tensor.
+  const Part* part_of(std::string_view fqn, const Box& box) const;
 
   std::string name_;
   std::unique_ptr<storage::ReadableFile> bytes_;
@@ -96,6 +122,8 @@ class DataFile {
   };
   SafetensorsChecksums safetensors_checksums_;
   std::unique_ptr<torch_file::StateFile> state_file_;  // reads `bytes_`
+  // By key, and by the offsets of the chunk.
+  std::map<std::string, std::map<std::vector<std::int64_t>, Part>, std::less<>> parts_;
 };
 
 struct DataFile::OpenedSafetensors {

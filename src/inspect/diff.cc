@@ -93,14 +93,15 @@ class Side {
   }
   // The stored bytes of a value; behind type and shape for a tensor that no call reads.
   Result<std::string> payload(std::string_view key) const {
-    const auto& unread_tensors = checkpoint_.impl().unread_tensors;
-    if (const auto unread = unread_tensors.find(key); unread != unread_tensors.end()) {
+    const auto& unread_keys = checkpoint_.impl().unread_keys;
+    if (outline_.format == CheckpointFormat::kTorchCheckpointing) CAIRN_TRY(located(checkpoint_.impl().check_read(key)));
+    if (const auto unread = unread_keys.find(key); unread != unread_keys.end()) {
       const ItemLocation& place = checkpoint_.impl().catalog.find_value(key)->location;
       std::string bytes;
       if (place.length != 0) {
         CAIRN_TRY_ASSIGN(bytes, located(checkpoint_.impl().chunk_payload(key, place, {})));
       }
-      return unread->second.type + " " + to_string(unread->second.shape) + "\n" + bytes;
+      return unread->second.found + "\n" + bytes;
     }
     return located(checkpoint_.read_payload(key, {.verify = Verify::kFull, .follow_links = follow_links_}));
   }

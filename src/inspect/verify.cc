@@ -177,7 +177,7 @@ class Verifier {
         continue;
       }
       ++report_.files;
-      if (impl_.catalog.format == CheckpointFormat::kTorchSave) add_torch_save(**file);
+      if ((*file)->state_file() != nullptr) add_torch_save(**file);
       // DataFile has verified header and trailer by their own checksums.
       findings_.count((*file)->checked_header_bytes(), 0);
       if (const auto& trailer = (*file)->trailer()) {
@@ -278,9 +278,9 @@ class Verifier {
         continue;
       }
       // StateFile has checked shape and strides against the record; add_torch_save() has added the record.
-      if (impl_.catalog.format == CheckpointFormat::kTorchSave) continue;
+      if (file->state_file() != nullptr) continue;
       auto stored = file->tensor(tensor, chunk);
-      if (stored && impl_.catalog.format == CheckpointFormat::kSafetensors) {
+      if (stored && impl_.catalog.format != CheckpointFormat::kDcp) {
         add_safetensors_record({file, *std::move(stored), tensor.fqn});
         continue;
       }
@@ -303,6 +303,7 @@ class Verifier {
     const DataFile* file = file_of(value.location, value.fqn);
     if (file == nullptr) return;
     if (is_transformed(value.fqn)) return add_transformed_item(*file, value.location, value.fqn);
+    if (impl_.catalog.format == CheckpointFormat::kTorchCheckpointing) return add_item_value(*file, value);
     if (impl_.catalog.format == CheckpointFormat::kSafetensors) return add_unread_tensor(value);
     check_storages(*file, value);
     if (!file->trailer()) return add_stock_item(*file, value.location, value.fqn);
@@ -369,8 +370,18 @@ class Verifier {
   // A tensor of a type without a DType.
   void add_unread_tensor(const CatalogValue& value) {
     findings_.count(0, value.location.length);
-    const std::string& type = impl_.unread_tensors.at(value.fqn).type;
-    report_.warnings.push_back("torch lacks the type " + type + " of the tensor '" + value.fqn + "'");
+    const std::string& type = impl_.unread_keys.at(value.fqn).found;
+    report_.warnings.push_back("torch lacks the type of the tensor '" + value.fqn + "': " + type);
+  }
+
+  // A value of a directory of torch_checkpointing. JSON and raw files have no checksums.
+  void add_item_value(const DataFile& file, const CatalogValue& value) {
+    const auto unread = impl_.unread_keys.find(value.fqn);
+    if (unread != impl_.unread_keys.end()) {
+      report_.warnings.push_back("no call reads the key '" + value.fqn + "': " + unread->second.reason + " (" +
+                                 unread->second.found + ")");
+    }
+    if (file.state_file() == nullptr && unchecked_files_.insert(&file).second) findings_.count(0, file.bytes().size());
   }
 
   bool is_transformed(const std::string& fqn) const { return impl_.catalog.transforms.contains(fqn); }
@@ -539,6 +550,7 @@ class Verifier {
   std::vector<std::vector<std::uint64_t>> item_offsets_;  // by file: of the metadata's entries
   std::vector<Span> spans_;                               // archives of stock files, and records of torch.save files
   std::vector<SafetensorsRecord> safetensors_records_;
+  std::unordered_set<const DataFile*> unchecked_files_;   // JSON and raw items
   std::vector<std::string> stale_;  // keys of tensors with another dtype in a file than in the metadata
   std::mutex mutex_;                // guards the members below
   SpanWalk walk_{files_};

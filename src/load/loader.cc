@@ -279,7 +279,7 @@ Result<void> Loader::plan_tensor(const CatalogTensor& tensor, const TensorEntry&
 
 Result<void> Loader::check_shared_record(const CatalogTensor& tensor, const plan::ReadItem& item,
                                          const data_file::DataFile& file, StoredTensor& stored) {
-  const bool is_shared = impl_.catalog.format == CheckpointFormat::kTorchSave;
+  const bool is_shared = file.state_file() != nullptr;
   const auto bytes = static_cast<std::uint64_t>(item.overlap.element_count()) * item_bytes(stored.dtype);
   if (!is_shared || options_.verify != Verify::kFull || bytes == stored.record_bytes) return {};
   CAIRN_TRY(record_checks_.check(file, tensor.fqn, stored));

@@ -254,6 +254,11 @@ Result<void> JsonReader::skip_value() {
   return {};
 }
 
+char JsonReader::peek() {
+  skip_space();
+  return position_ < text_.size() ? text_[position_] : '\0';
+}
+
 Result<void> JsonReader::end() {
   skip_space();
   if (position_ != text_.size()) return damaged("the end of the text");

@@ -42,6 +42,8 @@ class JsonReader {
   bool take_null();
   // The text of any value, checked by skip_value().
   Result<std::string_view> read_value_text();
+  // The first character of the next value, behind white space; 0 at the text's end.
+  char peek();
   // Only white space may follow the outermost value.
   Result<void> end();
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -26,6 +27,7 @@ class GlobalTable {
     return entry->second;
   }
   const GlobalName& operator[](std::size_t number) const { return names_[number]; }
+  std::span<const GlobalName> names() const { return names_; }
 
  private:
   struct Hash {

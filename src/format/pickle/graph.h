@@ -124,6 +124,8 @@ class Graph {
   std::string_view module(Node node) const;                                         // kGlobal
   std::string_view name(Node node) const;                                           // kGlobal
   bool is_global(Node node, std::string_view module, std::string_view name) const;  // any kind
+  // All classes and functions that the pickle names.
+  std::span<const GlobalName> globals() const { return globals_.names(); }
   // Numbers from 0, for tables indexed by global. Equal names have equal numbers.
   std::size_t global_index(Node node) const;  // kGlobal
   Node callable(Node node) const;             // kCall and kInstance; a global, or any node in a hostile pickle

@@ -69,6 +69,19 @@ bool StateFile::is_begun_by(std::span<const std::byte> first_bytes) {
 }
 
 Result<std::unique_ptr<StateFile>> StateFile::open(const ByteSource& file) {
+  CAIRN_TRY_ASSIGN(std::unique_ptr<StateFile> state, open_any(file));
+  CAIRN_TRY(state->flatten());
+  return state;
+}
+
+Result<std::unique_ptr<StateFile>> StateFile::open_item(const ByteSource& file, std::string item) {
+  CAIRN_TRY_ASSIGN(std::unique_ptr<StateFile> state, open_any(file));
+  state->around_.item = std::move(item);
+  CAIRN_TRY(state->flatten());
+  return state;
+}
+
+Result<std::unique_ptr<StateFile>> StateFile::open_any(const ByteSource& file) {
   std::array<std::byte, kFirstBytes> buffer{};
   const std::span<std::byte> first = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), file.size()));
   CAIRN_TRY(file.read_at(0, first));
@@ -76,9 +89,7 @@ Result<std::unique_ptr<StateFile>> StateFile::open(const ByteSource& file) {
   if (!is_archive && !begins_legacy_file(first)) {
     return Error(ErrorCode::kUnsupported, "not a file of torch.save").expected("a zip archive, or a legacy file");
   }
-  CAIRN_TRY_ASSIGN(std::unique_ptr<StateFile> state, is_archive ? open_archive(file) : open_legacy(file));
-  CAIRN_TRY(state->flatten());
-  return state;
+  return is_archive ? open_archive(file) : open_legacy(file);
 }
 
 Result<std::unique_ptr<StateFile>> StateFile::open_archive(const ByteSource& file) {
@@ -125,21 +136,14 @@ Result<std::unique_ptr<StateFile>> StateFile::open_legacy(const ByteSource& file
 
 Result<void> StateFile::flatten() {
   ByteBudget budget = flattening_budget(pickled_.size());
-  CAIRN_TRY_ASSIGN(std::vector<FlatEntry> flat, flatten_state(graph_, budget));
+  CAIRN_TRY_ASSIGN(std::vector<FlatEntry> flat, flatten_state(graph_, budget, around_));
   entries_.reserve(flat.size());
   for (FlatEntry& leaf : flat) {
     Entry& entry = entries_.emplace_back(Entry{fqn_of(leaf.path), std::move(leaf.path), leaf.node, std::nullopt});
-    const auto explain = [&](Error error) { return in_pickle(error, pickled_range_.offset).key(entry.fqn); };
-    if (makes_tensor(graph_, leaf.node)) {
-      Result<std::optional<TensorNode>> tensor = read_saved_tensor_node(graph_, leaf.node);
-      // The entry is a value of an unknown class: reading it is refused, and the other entries stay readable.
-      const bool is_unknown = !tensor && tensor.error().code() == ErrorCode::kUnsupported;
-      if (!tensor && !is_unknown) return explain(std::move(tensor).error());
-      if (tensor && *tensor) {
-        if (auto checked = check_storage(**tensor); !checked) return std::move(checked).error().key(entry.fqn);
-        entry.tensor = *std::move(*tensor);
-      }
-    }
+    if (!makes_tensor(graph_, leaf.node)) continue;
+    if (auto taken = take_tensor(entry); !taken) return in_pickle(taken.error(), pickled_range_.offset).key(entry.fqn);
+    if (!entry.tensor) continue;
+    if (auto checked = check_storage(*entry.tensor); !checked) return std::move(checked).error().key(entry.fqn);
   }
   by_fqn_.reserve(entries_.size());
   for (std::size_t i = 0; i < entries_.size(); ++i) by_fqn_.emplace(entries_[i].fqn, i);
@@ -148,6 +152,22 @@ Result<void> StateFile::flatten() {
     if (by_fqn_.at(entries_[i].fqn) == i) continue;
     return Error(ErrorCode::kUnsupported, "two entries of the state dict have one flat key").key(entries_[i].fqn);
   }
+  return {};
+}
+
+// An entry of an unknown class stays a value: reading it is refused, and the other entries stay readable.
+Result<void> StateFile::take_tensor(Entry& entry) {
+  Result<std::optional<TensorNode>> tensor = read_saved_tensor_node(graph_, entry.node);
+  if (!tensor && tensor.error().code() != ErrorCode::kUnsupported) return std::move(tensor).error();
+  if (tensor && *tensor) entry.tensor = *std::move(*tensor);
+  if (entry.tensor || !around_.item) return {};
+  Result<std::optional<LocalTensorNode>> local = read_local_tensor_node(graph_, entry.node);
+  if (!local && local.error().code() != ErrorCode::kUnsupported) return std::move(local).error();
+  if (!local || !*local) return {};
+  if ((*local)->node.is_set()) entry.node = (*local)->node;
+  entry.local_of = (*local)->class_name;
+  entry.global_sizes = std::move((*local)->global_sizes);
+  entry.tensor = std::move((*local)->tensor);
   return {};
 }
 
@@ -161,12 +181,12 @@ Result<NestedShape> StateFile::shape() const {
   const std::uint64_t shape_max = flattening_budget(pickled_.size()).left();
   ByteBudget budget = ByteBudget::of_bytes(checked_add(shape_max, attributes_max).value_or(UINT64_MAX));
   TensorResolver resolver(storages_, opaque_, big_endian_);
-  return shape_of_state(graph_, budget, &resolver);
+  return shape_of_state(graph_, budget, &resolver, around_);
 }
 
 Result<std::vector<FlatEntry>> StateFile::attributes_of_dicts() const {
   ByteBudget budget = flattening_budget(pickled_.size());
-  return attributes_of_state(graph_, budget);
+  return attributes_of_state(graph_, budget, around_);
 }
 
 Result<Value> StateFile::read_attributes(pickle::Node attributes) const {

@@ -51,6 +51,10 @@ class StateFile {
     Path path;
     pickle::Node node;
     std::optional<TensorNode> tensor;  // nullopt: a value, or a tensor that only torch can make (sparse, subclass)
+    // Of open_item(): the class of a tensor of which `tensor` is the part of one rank. `node` then makes this part, if
+    // the class is DTensor.
+    std::string_view local_of = {};
+    std::optional<Extents> global_sizes = {};  // of a DTensor
   };
 
   // Bytes of the file.
@@ -67,6 +71,10 @@ class StateFile {
   // or if its object is not a mapping. kCorrupt for damage; kUnsafe for a pickle whose entries would take memory out of
   // proportion to it.
   static Result<std::unique_ptr<StateFile>> open(const ByteSource& file);
+
+  // A file that holds an entry of a state, of any kind: the entries are those of the dict {item: object}. A DTensor is
+  // the tensor of its rank, and so is a tensor of a subclass that the pickle makes of a storage.
+  static Result<std::unique_ptr<StateFile>> open_item(const ByteSource& file, std::string item);
 
   // In the order of the file's dict.
   const std::vector<Entry>& entries() const { return entries_; }
@@ -155,7 +163,9 @@ class StateFile {
   StateFile(const ByteSource& file, pickle::Graph graph) : file_(&file), graph_(std::move(graph)) {}
   static Result<std::unique_ptr<StateFile>> open_archive(const ByteSource& file);
   static Result<std::unique_ptr<StateFile>> open_legacy(const ByteSource& file);
+  static Result<std::unique_ptr<StateFile>> open_any(const ByteSource& file);
   Result<void> flatten();
+  Result<void> take_tensor(Entry& entry);
   Result<void> check_storage(const TensorNode& tensor) const;
   Result<void> check_storage(std::string_view key, std::uint64_t expected) const;
   Result<std::string> make_payload(const Entry& entry, ByteBudget& budget) const;
@@ -169,6 +179,7 @@ class StateFile {
   std::vector<std::byte> pickled_;                                              // `graph_` refers to these bytes
   Range pickled_range_;
   pickle::Graph graph_;
+  StateAround around_;
   bool big_endian_ = false;
   std::uint32_t checksum_ = 0;
   std::vector<Entry> entries_;

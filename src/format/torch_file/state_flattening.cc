@@ -91,7 +91,8 @@ class Flattening {
   Flattening(const Graph& graph, ByteBudget& budget, NestedShape& shape, pickle::Resolver* resolver)
       : graph_(graph), budget_(budget), shape_(&shape), resolver_(resolver) {}
 
-  Result<std::vector<FlatEntry>> run() {
+  Result<std::vector<FlatEntry>> run(const StateAround& around_root) {
+    if (around_root.item) return run_item(*around_root.item);
     const std::optional<Mapping> mapping = mapping_of(graph_, graph_.root());
     if (!mapping) {
       return Error(ErrorCode::kUnsupported, "the file holds no state dict; torch.load reads it")
@@ -105,6 +106,14 @@ class Flattening {
   }
 
  private:
+  Result<std::vector<FlatEntry>> run_item(const std::string& item) {
+    path_.emplace_back(item);
+    std::vector<std::uint64_t> around;
+    CAIRN_TRY(find_cycles(graph_.root(), around));
+    CAIRN_TRY(walk(graph_.root()));
+    return std::move(entries_);
+  }
+
   // Notes containers that contain themselves, on each cycle at least one: walk() takes these for leaves. `around` are
   // the containers around the node. A container deeper than allowed is left to walk().
   Result<void> find_cycles(Node node, std::vector<std::uint64_t>& around) {
@@ -378,18 +387,19 @@ class Flattening {
 
 }  // namespace
 
-Result<std::vector<FlatEntry>> flatten_state(const Graph& graph, ByteBudget& budget) {
-  return Flattening(graph, budget, Flattening::Wanted::kLeaves).run();
+Result<std::vector<FlatEntry>> flatten_state(const Graph& graph, ByteBudget& budget, const StateAround& around) {
+  return Flattening(graph, budget, Flattening::Wanted::kLeaves).run(around);
 }
 
-Result<NestedShape> shape_of_state(const Graph& graph, ByteBudget& budget, pickle::Resolver* resolver) {
+Result<NestedShape> shape_of_state(const Graph& graph, ByteBudget& budget, pickle::Resolver* resolver,
+                                   const StateAround& around) {
   NestedShape shape;
-  CAIRN_TRY(Flattening(graph, budget, shape, resolver).run());
+  CAIRN_TRY(Flattening(graph, budget, shape, resolver).run(around));
   return shape;
 }
 
-Result<std::vector<FlatEntry>> attributes_of_state(const Graph& graph, ByteBudget& budget) {
-  return Flattening(graph, budget, Flattening::Wanted::kAttributes).run();
+Result<std::vector<FlatEntry>> attributes_of_state(const Graph& graph, ByteBudget& budget, const StateAround& around) {
+  return Flattening(graph, budget, Flattening::Wanted::kAttributes).run(around);
 }
 
 std::string class_of(const Graph& graph, Node node) {

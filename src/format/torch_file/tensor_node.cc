@@ -259,6 +259,72 @@ Result<std::optional<TensorNode>> read_saved_tensor_node(const Graph& graph, Nod
   return read_call(graph, callable, graph.arguments(node));
 }
 
+namespace {
+
+// The value under `name` in the attributes of a tensor: a dict, or a tuple of a dict and a dict of slots.
+Node attribute_of(const Graph& graph, Node state, std::string_view name) {
+  if (graph.is(state, Kind::kTuple) && !graph.elements(state).empty()) state = graph.elements(state).front();
+  if (!graph.is(state, Kind::kDict)) return Node();
+  Node key;
+  Node found;
+  for (const Node element : graph.elements(state)) {
+    if (!key.is_set()) {
+      key = element;
+      continue;
+    }
+    if (graph.text_if(key) == name) found = element;
+    key = Node();
+  }
+  return found;
+}
+
+// The size that torch._utils._rebuild_wrapper_subclass gets: its third argument.
+Result<std::optional<Extents>> wrapper_sizes(const Graph& graph, Node argument_tuple) {
+  constexpr std::size_t kSizePlace = 2;
+  if (!graph.is(argument_tuple, Kind::kTuple)) return std::optional<Extents>();
+  std::size_t place = 0;
+  for (const Node argument : graph.elements(argument_tuple)) {
+    if (place++ != kSizePlace) continue;
+    const auto shape = graph.shape(argument);
+    CAIRN_TRY_ASSIGN(Extents sizes, read_extents(graph, shape ? graph.arguments(argument) : argument));
+    return std::optional(std::move(sizes));
+  }
+  return std::optional<Extents>();
+}
+
+}  // namespace
+
+Result<std::optional<LocalTensorNode>> read_local_tensor_node(const Graph& graph, Node node) {
+  using Maybe = std::optional<LocalTensorNode>;
+  if (const std::optional<ParameterNode> parameter = read_parameter_node(graph, node)) node = parameter->tensor;
+  if (!graph.is(node, Kind::kCall) || is_changed_later(graph, node)) return Maybe();
+  if (!graph.is_global(graph.callable(node), "torch._tensor", "_rebuild_from_type_v2")) return Maybe();
+  constexpr std::size_t kArguments = 4;  // function, class, arguments of the function, state
+  const std::optional<Arguments> arguments = elements_of(graph, graph.arguments(node));
+  if (!arguments || arguments->count != kArguments) return Maybe();
+  const auto& [nodes, count] = *arguments;
+  if (!graph.is(nodes[1], Kind::kGlobal)) return Maybe();
+  LocalTensorNode local;
+  local.class_name = graph.name(nodes[1]);
+  const bool is_dtensor = local.class_name == "DTensor" && graph.module(nodes[1]).starts_with("torch.distributed.");
+  if (!is_dtensor) {
+    if (!graph.is(nodes[2], Kind::kTuple)) return Maybe();
+    CAIRN_TRY_ASSIGN(std::optional<TensorNode> tensor, read_call(graph, nodes[0], nodes[2]));
+    if (!tensor) return Maybe();
+    local.tensor = *std::move(tensor);
+    return Maybe(std::move(local));
+  }
+  local.node = attribute_of(graph, nodes[3], "_local_tensor");
+  if (!local.node.is_set()) return Maybe();
+  CAIRN_TRY_ASSIGN(std::optional<TensorNode> tensor, read_saved_tensor_node(graph, local.node));
+  if (!tensor) return Maybe();
+  local.tensor = *std::move(tensor);
+  if (graph.is_global(nodes[0], kUtils, "_rebuild_wrapper_subclass")) {
+    CAIRN_TRY_ASSIGN(local.global_sizes, wrapper_sizes(graph, nodes[2]));
+  }
+  return Maybe(std::move(local));
+}
+
 bool makes_tensor(const Graph& graph, Node node) {
   if (!graph.is(node, Kind::kCall)) return false;
   const Node callable = graph.callable(node);

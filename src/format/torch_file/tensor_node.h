@@ -42,6 +42,17 @@ Result<std::optional<TensorNode>> read_saved_tensor_node(const pickle::Graph& gr
 // storage.
 Result<std::optional<TensorNode>> read_window_node(const pickle::Graph& graph, pickle::Node node);
 
+// The tensor of one rank inside a tensor of a class, or inside a parameter of such a tensor.
+struct LocalTensorNode {
+  pickle::Node node;  // makes the plain tensor; unset for a subclass that keeps its elements itself
+  TensorNode tensor;
+  std::string_view class_name;           // "DTensor"
+  std::optional<Extents> global_sizes;   // of a DTensor
+};
+// Nullopt if `node` is neither a DTensor with a plain local tensor nor a subclass of torch.Tensor that the pickle makes
+// of a storage. Errors as of read_tensor_node().
+Result<std::optional<LocalTensorNode>> read_local_tensor_node(const pickle::Graph& graph, pickle::Node node);
+
 // Whether Python makes a torch.Tensor of `node`: a tensor of any layout or subclass.
 bool makes_tensor(const pickle::Graph& graph, pickle::Node node);
 

@@ -1,0 +1,111 @@
+// ItemCatalog: the catalog of a directory of torch_checkpointing, put together from the files of all items and ranks.
+//
+// A tensor of metadata.pkl is the union of the boxes that its ranks hold; of a box that several ranks hold, the first
+// rank counts. Any other key is in one file, or is equal in the files of all ranks that hold it. A key about which the
+// ranks disagree, or of a class that only the saving program knows, stays in the catalog as a value that no call reads
+// (Unread): the other keys stay readable.
+//
+// One thread at a time. The files of one item are added in the order of their ranks. The DataFiles, the metadata and
+// the items outlive the ItemCatalog.
+#pragma once
+
+#include <cairn/catalog.h>
+#include <cairn/result.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "checkpoint/item_files.h"
+#include "core/byte_budget.h"
+#include "core/seeded_hash.h"
+#include "data_file/data_file.h"
+#include "format/torch_checkpointing/saved_metadata.h"
+
+namespace cairn::checkpointer {
+
+class ItemCatalog {
+ public:
+  // `metadata` is null if the directory has none.
+  explicit ItemCatalog(const torch_checkpointing::SavedMetadata* metadata);
+
+  // The next file of the catalog. kCorrupt if the file contradicts the metadata: key, file, expected and found.
+  Result<void> add_torch(const ItemFile& file, data_file::DataFile& data);
+  Result<void> add_safetensors(const FoundItem& item, const ItemFile& file, const safetensors::Header& header,
+                               data_file::DataFile& data);
+  Result<void> add_json(const FoundItem& item, const ItemFile& file, const Value& value, std::uint64_t bytes);
+  Result<void> add_bytes(const FoundItem& item, const ItemFile& file, const data_file::DataFile& data);
+
+  // A key that no call reads, and why.
+  struct Unread {
+    std::string reason;
+    std::string detail;  // what was found
+    bool is_of_ranks = false;  // several ranks hold the key, and nothing tells how their parts fit together
+  };
+
+  struct Content {
+    Catalog catalog;
+    std::map<std::string, Unread, std::less<>> unread;
+    std::map<std::string, Value, std::less<>> values;  // of JSON files
+  };
+  // kCorrupt if the files lack a tensor of the metadata. Call once, after all files.
+  Result<Content> finish(const std::vector<FoundItem>& items);
+
+ private:
+  // A tensor in the file of a rank.
+  struct LocalTensor {
+    DType dtype = DType::kFloat32;
+    Extents sizes;
+    Extents strides;
+    ItemLocation location;
+    bool requires_grad = false;
+    std::string_view local_of = {};  // as StateFile::Entry
+    std::optional<Extents> global_sizes = {};
+  };
+
+  struct Key {
+    std::string fqn;
+    Path path;
+    const torch_checkpointing::SavedItem::Tensor* saved = nullptr;
+    std::size_t last_sharding = 0;  // of `saved`: that of the rank before
+    bool is_tensor = false;
+    CatalogTensor tensor;
+    ItemLocation location;  // of the first rank's part
+    std::vector<std::uint32_t> ranks;
+    std::vector<std::string> files;  // of the first two ranks, for errors
+    std::unordered_set<std::string, SeededHash> boxes;
+    const data_file::DataFile* first = nullptr;
+    std::optional<Unread> unread;
+  };
+
+  Key& key_of(std::string fqn, Path path, const ItemFile& file);
+  Result<void> add_tensor(Key& key, const ItemFile& file, const LocalTensor& local, data_file::DataFile& data);
+  Result<void> add_sharded(Key& key, const ItemFile& file, const LocalTensor& local, data_file::DataFile& data);
+  Result<void> add_pieces(Key& key, const std::vector<torch_checkpointing::BoxSharding::Piece>& pieces,
+                          const LocalTensor& local, data_file::DataFile& data);
+  void add_alone(Key& key, const LocalTensor& local);
+  void add_box(Key& key, const Box& box, const ItemLocation& location);
+  void add_value(Key& key, const ItemLocation& location, const std::function<bool()>& is_equal);
+  Result<void> add_json_entry(Path& path, const Value& value, const ItemFile& file, std::uint64_t bytes);
+  const torch_checkpointing::ShardingOfRanks* sharding_of(Key& key, std::uint32_t rank) const;
+  Result<void> check_held(const torch_checkpointing::SavedItem& saved, const FoundItem& found) const;
+  bool lies_in_value(std::string_view fqn) const;
+  std::uint32_t file_number() const { return static_cast<std::uint32_t>(catalog_.files.size() - 1); }
+
+  const torch_checkpointing::SavedMetadata* metadata_;
+  std::unordered_map<std::string_view, const torch_checkpointing::SavedItem::Tensor*, SeededHash> saved_;
+  std::unordered_set<std::string_view, SeededHash> saved_twice_;
+  std::vector<Key> keys_;
+  std::unordered_map<std::string, std::size_t, SeededHash, std::equal_to<>> places_;  // by fqn
+  std::map<std::string, Value, std::less<>> json_values_;
+  Catalog catalog_;
+  ByteBudget budget_{0};  // of the current file
+};
+
+}  // namespace cairn::checkpointer

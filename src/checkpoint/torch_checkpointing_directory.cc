@@ -1,0 +1,171 @@
+#include "checkpoint/torch_checkpointing_directory.h"
+
+#include <cerrno>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/checkpoint_impl.h"
+#include "checkpoint/item_catalog.h"
+#include "checkpoint/item_files.h"
+#include "checkpoint/listed_keys.h"
+#include "core/checksum.h"
+#include "data_file/data_file.h"
+#include "format/json/json_value.h"
+
+namespace cairn::checkpointer {
+namespace {
+
+using data_file::DataFile;
+using torch_checkpointing::FileForm;
+
+// A JSON item holds settings. A larger file is none.
+constexpr std::uint64_t kJsonBytesMax = std::uint64_t{1} << 28;
+
+// The files of a directory, open, and what they hold.
+struct OpenedItems {
+  std::vector<std::unique_ptr<DataFile>> files;
+  ItemCatalog::Content content;
+  std::string identity;
+};
+
+class ItemOpener {
+ public:
+  ItemOpener(const storage::Storage& storage, const ItemFiles& found)
+      : storage_(storage), catalog_(found.metadata ? &*found.metadata : nullptr), checksum_(found.metadata_checksum) {}
+
+  // A file of a subfolder may be missing: the catalog finds out whether a tensor is then missing, too.
+  Result<void> add(const FoundItem& item, const ItemFile& file) {
+    Result<void> added = open(item, file);
+    if (!added && added.error().error_number() == ENOENT) return {};
+    if (!added) {
+      return std::move(added).error().file(file.name).while_doing("opening the file of rank " +
+                                                                  std::to_string(file.rank) + " for the item '" +
+                                                                  item.name + "'");
+    }
+    const DataFile& data = *files_.back();
+    const std::uint32_t content = data.state_file() != nullptr ? data.state_file()->checksum() : 0;
+    const std::string text =
+        file.name + ' ' + std::to_string(data.bytes().size()) + ' ' + std::to_string(content) + '\n';
+    checksum_ = crc32(std::as_bytes(std::span(text)), checksum_);
+    return {};
+  }
+
+  Result<OpenedItems> finish(const ItemFiles& found) {
+    OpenedItems opened;
+    CAIRN_TRY_ASSIGN(opened.content, catalog_.finish(found.items));
+    opened.identity =
+        "torch_checkpointing checkpoint of " + std::to_string(files_.size()) + " files, " + crc_text(checksum_);
+    opened.files = std::move(files_);
+    return opened;
+  }
+
+ private:
+  Result<void> open(const FoundItem& item, const ItemFile& file) {
+    switch (file.form) {
+      case FileForm::kTorch: {
+        CAIRN_TRY_ASSIGN(std::unique_ptr<DataFile> data, DataFile::open_torch_item(storage_, file.name, item.name));
+        files_.push_back(std::move(data));
+        return catalog_.add_torch(file, *files_.back());
+      }
+      case FileForm::kSafetensors: {
+        CAIRN_TRY_ASSIGN(DataFile::OpenedSafetensors opened, DataFile::open_safetensors(storage_, file.name, false));
+        files_.push_back(std::move(opened.file));
+        return catalog_.add_safetensors(item, file, opened.header, *files_.back());
+      }
+      case FileForm::kJson: return open_json(item, file);
+      case FileForm::kRaw: {
+        CAIRN_TRY_ASSIGN(std::unique_ptr<DataFile> data, DataFile::open_bytes(storage_, file.name));
+        files_.push_back(std::move(data));
+        return catalog_.add_bytes(item, file, *files_.back());
+      }
+    }
+    return {};
+  }
+
+  Result<void> open_json(const FoundItem& item, const ItemFile& file) {
+    CAIRN_TRY_ASSIGN(std::unique_ptr<DataFile> data, DataFile::open_bytes(storage_, file.name));
+    const std::uint64_t bytes = data->bytes().size();
+    if (bytes > kJsonBytesMax) {
+      return Error(ErrorCode::kUnsupported, "a JSON item that is larger than allowed")
+          .expected("at most " + std::to_string(kJsonBytesMax) + " bytes")
+          .actual(std::to_string(bytes));
+    }
+    CAIRN_TRY_ASSIGN(const DataFile::Item text, data->read_item({0, 0, bytes}, false));
+    CAIRN_TRY_ASSIGN(const Value value, json::read_json_value(text.bytes));
+    checksum_ = crc32(std::as_bytes(std::span(text.bytes)), checksum_);
+    files_.push_back(std::move(data));
+    return catalog_.add_json(item, file, value, bytes);
+  }
+
+  const storage::Storage& storage_;
+  ItemCatalog catalog_;
+  std::uint32_t checksum_;
+  std::vector<std::unique_ptr<DataFile>> files_;
+};
+
+Result<OpenedItems> open_items(const storage::Storage& storage, const ItemFiles& found) {
+  ItemOpener opener(storage, found);
+  for (const FoundItem& item : found.items) {
+    for (const ItemFile& file : item.files) CAIRN_TRY(opener.add(item, file));
+  }
+  return opener.finish(found);
+}
+
+// Without metadata.pkl nothing tells the parts of a tensor from copies, and the values of one rank from those of all.
+Result<void> check_puts_together(const ItemFiles& found, const ItemCatalog::Content& content) {
+  if (found.metadata) return {};
+  for (const auto& [key, unread] : content.unread) {
+    if (!unread.is_of_ranks) continue;
+    return Error(ErrorCode::kUnsupported,
+                 "the files of several ranks can't be put together: the directory has no metadata.pkl, because the "
+                 "save had no resharder. Open the file of one rank by its name")
+        .key(key)
+        .expected("metadata.pkl, or one rank alone with the key")
+        .actual(unread.detail);
+  }
+  return {};
+}
+
+void add_warnings(const ItemFiles& found, const ItemCatalog::Content& content, std::vector<std::string>& warnings) {
+  if (!found.left_out.empty()) {
+    warnings.push_back("files of no known item of torch_checkpointing are left out: " + listed_keys(found.left_out));
+  }
+  std::vector<std::string> unread;
+  for (const auto& [key, why] : content.unread) unread.push_back(key);
+  if (!unread.empty()) {
+    warnings.push_back("keys that no call reads, because their parts can't be put together: " + listed_keys(unread));
+  }
+}
+
+}  // namespace
+
+Result<Checkpoint> open_torch_checkpointing(std::unique_ptr<storage::Storage> storage) {
+  CAIRN_TRY_ASSIGN(const ItemFiles found, find_item_files(*storage));
+  CAIRN_TRY_ASSIGN(OpenedItems opened, open_items(*storage, found));
+  CAIRN_TRY(check_puts_together(found, opened.content));
+  if (opened.files.empty()) return Error(ErrorCode::kNotFound, "no file of an item in the directory");
+  auto impl = std::make_unique<Checkpoint::Impl>();
+  impl->storage = std::move(storage);
+  impl->metadata_name = torch_checkpointing::kMetadataName;
+  impl->identity = std::move(opened.identity);
+  add_warnings(found, opened.content, impl->warnings);
+  impl->catalog = std::move(opened.content.catalog);
+  impl->held_values = std::move(opened.content.values);
+  for (auto& [key, unread] : opened.content.unread) {
+    impl->unread_keys.emplace(key, Checkpoint::Impl::UnreadKey{unread.reason, unread.detail});
+  }
+  for (std::unique_ptr<DataFile>& file : opened.files) impl->put_file(std::move(file));
+  CAIRN_TRY(impl->catalog.index());
+  return Checkpoint(std::move(impl));
+}
+
+Result<std::string> identity_of_torch_checkpointing(const storage::Storage& storage) {
+  CAIRN_TRY_ASSIGN(const ItemFiles found, find_item_files(storage));
+  CAIRN_TRY_ASSIGN(OpenedItems opened, open_items(storage, found));
+  return std::move(opened.identity);
+}
+
+}  // namespace cairn::checkpointer
