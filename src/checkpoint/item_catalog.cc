@@ -292,12 +292,6 @@ Result<void> ItemCatalog::add_sharded(Key& key, const ItemFile& file, const Loca
     return {};
   }
   const Extents& shape = *global_shape_of(sharding);
-  if (key.boxes.empty()) key.tensor.shape = shape;
-  if (!(key.tensor.shape == shape) || key.tensor.dtype != local.dtype) {
-    key.unread = Unread{"the ranks hold tensors of different shapes or dtypes under one key",
-                        tensor_text(key.tensor.dtype, key.tensor.shape) + " and " + tensor_text(local.dtype, shape), true};
-    return {};
-  }
   Extents expected = local.sizes;
   std::vector<BoxSharding::Piece> pieces;
   if (const auto* mesh = std::get_if<MeshSharding>(&sharding)) {
@@ -319,6 +313,12 @@ Result<void> ItemCatalog::add_sharded(Key& key, const ItemFile& file, const Loca
     return Error(ErrorCode::kCorrupt, "the tensor of a rank differs from metadata.pkl")
         .expected(of_metadata)
         .actual(of_file);
+  }
+  if (key.boxes.empty()) key.tensor.shape = shape;
+  if (!(key.tensor.shape == shape) || key.tensor.dtype != local.dtype) {
+    key.unread = Unread{"the ranks hold tensors of different shapes or dtypes under one key",
+                        tensor_text(key.tensor.dtype, key.tensor.shape) + " and " + tensor_text(local.dtype, shape), true};
+    return {};
   }
   return add_pieces(key, pieces, local, data);
 }

@@ -2,9 +2,15 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
+#include <variant>
 
 #include "checkpoint/chunk_read.h"
+#include "core/seeded_hash.h"
 #include "plan/flat_range.h"
 
 namespace cairn::checkpointer {
@@ -137,11 +143,39 @@ Result<NestedShape> ConvertSource::shape() const {
   if (const torch_file::StateFile* file = torch_file()) {
     CAIRN_TRY_ASSIGN(shape, file->shape());
   }
+  if (catalog().format == CheckpointFormat::kTorchCheckpointing) {
+    CAIRN_TRY_ASSIGN(shape, shape_of_items());
+  }
   if (catalog().find_value(kNestedShapeKey) == nullptr) return shape;
   CAIRN_TRY_ASSIGN(const Value saved, checkpoint_.read_value(kNestedShapeKey, load_options_));
   CAIRN_TRY_ASSIGN(NestedShape read, shape_in(saved));
   std::move(read.keys.begin(), read.keys.end(), std::back_inserter(shape.keys));
   std::move(read.empty.begin(), read.empty.end(), std::back_inserter(shape.empty));
+  return shape;
+}
+
+// The files of the first rank with an item tell the shape of the item. `containers` stay empty: no two items share one.
+Result<NestedShape> ConvertSource::shape_of_items() const {
+  NestedShape shape;
+  std::unordered_map<std::string_view, std::size_t, SeededHash> places;  // of the keys
+  for (const Catalog::KeyRef& ref : catalog().keys) {
+    places.emplace(ref.is_tensor ? catalog().tensors[ref.index].fqn : catalog().values[ref.index].fqn, places.size());
+  }
+  std::set<std::string, std::less<>> items;
+  for (std::uint32_t index = 0; index < catalog().files.size(); ++index) {
+    const Result<const data_file::DataFile*> file = checkpoint_.impl().file(index, false);
+    const torch_file::StateFile* const state = file ? (*file)->state_file() : nullptr;
+    if (state == nullptr || state->entries().empty()) continue;
+    const torch_file::StateFile::Entry& first = state->entries().front();
+    if (!items.insert(std::get<std::string>(first.path.front())).second) continue;
+    CAIRN_TRY_ASSIGN(NestedShape of_item, state->shape());
+    const std::size_t before = places.at(first.fqn);
+    for (NestedShape::Empty& empty : of_item.empty) empty.before += before;
+    std::move(of_item.keys.begin(), of_item.keys.end(), std::back_inserter(shape.keys));
+    std::move(of_item.empty.begin(), of_item.empty.end(), std::back_inserter(shape.empty));
+    std::move(of_item.ordered.begin(), of_item.ordered.end(), std::back_inserter(shape.ordered));
+    std::move(of_item.unheld.begin(), of_item.unheld.end(), std::back_inserter(shape.unheld));
+  }
   return shape;
 }
 

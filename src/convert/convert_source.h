@@ -75,6 +75,8 @@ class ConvertSource {
   Result<NestedShape> shape() const;
   // The tensors inside the values of a file of torch.save; none for the other formats.
   Result<std::vector<torch_file::StateFile::InnerTensor>> inner_tensors() const;
+  // The shape of the state in a directory of torch_checkpointing.
+  Result<NestedShape> shape_of_items() const;
   // The file of torch.save; null for a source of any other format.
   const torch_file::StateFile* torch_file() const;
   // Whether read() has read of the record at this place of the source's only file.

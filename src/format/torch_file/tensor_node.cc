@@ -261,19 +261,33 @@ Result<std::optional<TensorNode>> read_saved_tensor_node(const Graph& graph, Nod
 
 namespace {
 
-// The value under `name` in the attributes of a tensor: a dict, or a tuple of a dict and a dict of slots.
-Node attribute_of(const Graph& graph, Node state, std::string_view name) {
-  if (graph.is(state, Kind::kTuple) && !graph.elements(state).empty()) state = graph.elements(state).front();
-  if (!graph.is(state, Kind::kDict)) return Node();
-  Node key;
+// The last value under `name` in a dict; unset if there is none, and for a dict with more entries than the attributes of
+// a DTensor: many tensors may share one dict.
+Node value_in(const Graph& graph, Node dict, std::string_view name) {
+  constexpr std::size_t kAttributesMax = 32;
   Node found;
-  for (const Node element : graph.elements(state)) {
+  if (!graph.is(dict, Kind::kDict) || graph.elements(dict).size() > 2 * kAttributesMax) return found;
+  Node key;
+  for (const Node element : graph.elements(dict)) {
     if (!key.is_set()) {
       key = element;
       continue;
     }
     if (graph.text_if(key) == name) found = element;
     key = Node();
+  }
+  return found;
+}
+
+// The value of an attribute in the state of an object: a dict, or a tuple of a dict and a dict of slots, of which one
+// may be None.
+Node attribute_of(const Graph& graph, Node state, std::string_view name) {
+  if (!graph.is(state, Kind::kTuple)) return value_in(graph, state, name);
+  constexpr std::size_t kPartsMax = 2;
+  if (graph.elements(state).size() > kPartsMax) return Node();
+  Node found;
+  for (const Node part : graph.elements(state)) {
+    if (const Node value = value_in(graph, part, name); value.is_set()) found = value;
   }
   return found;
 }
