@@ -48,6 +48,7 @@ struct Entry {
 };
 
 const fs::path kMetadata(kMetadataName);
+const fs::path kItemMetadata("metadata.pkl");       // of torch_checkpointing
 const fs::path kRemovedMetadata(".cairn-removed");  // while a checkpoint is being removed
 constexpr std::size_t kPinNoteMax = 60;             // bytes of a note in a line
 
@@ -162,7 +163,8 @@ Entry unreadable(Entry entry, const Error& error, Outcome& outcome) {
 Entry entry_of(const ListedCheckpoint& listed, Outcome& outcome) {
   Entry entry{listed.directory, "complete", {}};
   const bool is_model = listed.format == CheckpointFormat::kSafetensors;
-  entry.time = time_of(is_model ? listed.directory : listed.directory / kMetadata);
+  const bool is_of_items = listed.format == CheckpointFormat::kTorchCheckpointing;
+  entry.time = time_of(is_model ? listed.directory : listed.directory / (is_of_items ? kItemMetadata : kMetadata));
   entry.is_newest = listed.is_newest;
   if (listed.state == ListedCheckpoint::State::kUnreadable) {
     return unreadable(
@@ -288,6 +290,11 @@ bool has_safetensors(const fs::path& path) {
 bool has_metadata(const fs::path& directory) {
   std::error_code ignored;
   return fs::exists(fs::symlink_status(directory / kMetadata, ignored));
+}
+
+bool has_item_metadata(const fs::path& directory) {
+  std::error_code ignored;
+  return fs::exists(fs::symlink_status(directory / kItemMetadata, ignored));
 }
 
 Outcome list_folder(const fs::path& folder, bool json) {

@@ -8,6 +8,8 @@
 namespace cairn::cli {
 
 bool has_metadata(const std::filesystem::path& directory);
+// Whether the directory has a metadata.pkl, as those of torch_checkpointing have.
+bool has_item_metadata(const std::filesystem::path& directory);
 // Whether `path` is a safetensors file, or a directory that holds one.
 bool has_safetensors(const std::filesystem::path& path);
 

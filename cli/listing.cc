@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -72,12 +73,29 @@ Outcome list_keys(const Checkpoint& checkpoint, const fs::path& directory, bool 
   return outcome;
 }
 
+// A directory of torch_checkpointing, or a folder of checkpoints. The names of its files alone don't tell the two
+// apart.
+Outcome list_items_or_folder(const fs::path& directory, bool json) {
+  const auto list_items = [&]() -> std::optional<Outcome> {
+    const Result<Checkpoint> checkpoint = open_to_inspect(directory);
+    if (!checkpoint || checkpoint->format() != CheckpointFormat::kTorchCheckpointing) return std::nullopt;
+    return list_keys(*checkpoint, directory, json);
+  };
+  if (has_item_metadata(directory)) {
+    if (std::optional<Outcome> listed = list_items()) return *std::move(listed);
+  }
+  Outcome folder = list_folder(directory, json);
+  if (folder.exit_code == ExitCode::kOk) return folder;
+  std::optional<Outcome> listed = list_items();
+  return listed ? *std::move(listed) : std::move(folder);
+}
+
 }  // namespace
 
 Outcome list(const fs::path& directory, bool json) {
   std::error_code ignored;
   const bool is_one = fs::is_regular_file(directory, ignored) || has_metadata(directory) || has_safetensors(directory);
-  if (!is_one) return list_folder(directory, json);
+  if (!is_one) return list_items_or_folder(directory, json);
   const Result<Checkpoint> checkpoint = open_to_inspect(directory);
   if (!checkpoint) return unopened(checkpoint.error(), directory);
   return list_keys(*checkpoint, directory, json);

@@ -50,8 +50,9 @@ std::string text_of(const VerifyReport& report, const std::string& directory, Re
     return text;
   }
   if (report.format == CheckpointFormat::kTorchCheckpointing) {
-    text += "  torch_checkpointing: one checksum per record of a .pt file; metadata.pkl, JSON, raw and safetensors files "
-            "have none\n";
+    text +=
+        "  torch_checkpointing: one checksum per record of a .pt file; metadata.pkl, JSON, raw and safetensors files "
+        "have none\n";
     return text;
   }
   if (!report.has_commit_record)

@@ -1,5 +1,6 @@
-// Reads any bytes as a file of torch.save, and as the pickle of an archive and of a legacy file. Every entry lies in
-// the file, every window in its record. The archive of an entry alone decodes to the entry's value.
+// Reads any bytes as a file of torch.save, of a state and of one item of a state, and as the pickle of an archive and
+// of a legacy file. Every entry lies in the file, every window in its record. The archive of an entry alone decodes to
+// the entry's value.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -55,27 +56,32 @@ void check_entry(const StateFile& file, const StateFile::Entry& entry, std::size
   if (value && payload) check_payload(*payload, *value);
 }
 
+void check_file(const StateFile& file, std::size_t size) {
+  {
+    using cairn::fuzz::DecodingBounds;
+    const DecodingBounds bounds(size, DecodingBounds::kBytesPerByteOfState);
+    (void)file.shape();
+  }
+  std::size_t count = 0;
+  for (const StateFile::Entry& entry : file.entries()) {
+    if (++count > kEntriesMax) break;
+    check_entry(file, entry, size);
+  }
+}
+
 void read(std::span<const std::byte> bytes) {
   const MemorySource source(bytes);
   {
     const cairn::fuzz::DecodingBounds bounds(bytes.size());
     (void)cairn::torch_file::read_legacy_file(source);
   }
-  const auto file = [&] {
-    using cairn::fuzz::DecodingBounds;
-    const DecodingBounds bounds(bytes.size(), DecodingBounds::kBytesPerByteOfState);
-    return StateFile::open(source);
-  }();
-  if (!file) return;
-  {
-    using cairn::fuzz::DecodingBounds;
-    const DecodingBounds bounds(bytes.size(), DecodingBounds::kBytesPerByteOfState);
-    (void)(*file)->shape();
-  }
-  std::size_t count = 0;
-  for (const StateFile::Entry& entry : (*file)->entries()) {
-    if (++count > kEntriesMax) break;
-    check_entry(**file, entry, bytes.size());
+  using cairn::fuzz::DecodingBounds;
+  for (const bool is_item : {false, true}) {
+    const auto file = [&] {
+      const DecodingBounds bounds(bytes.size(), DecodingBounds::kBytesPerByteOfState);
+      return is_item ? StateFile::open_item(source, "item") : StateFile::open(source);
+    }();
+    if (file) check_file(**file, bytes.size());
   }
 }
 

@@ -1,5 +1,5 @@
-// Reads any bytes as metadata.pkl of torch_checkpointing, and as a JSON item. The pieces of each tensor of an accepted
-// metadata lie in the tensor, and those of one rank fill its local shape exactly.
+// Reads any bytes as metadata.pkl of torch_checkpointing, as a JSON item, and as the path of a tensor. The pieces of
+// each tensor of an accepted metadata lie in the tensor, and those of one rank fill its local shape exactly.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "core/byte_budget.h"
 #include "decoding_bounds.h"
 #include "format/json/json_value.h"
+#include "format/torch_checkpointing/json_path.h"
 #include "format/torch_checkpointing/saved_metadata.h"
 #include "format/torch_checkpointing/shard_pieces.h"
 
@@ -43,7 +44,8 @@ void check_sharding(const tc::SavedMetadata& metadata, const tc::ShardingOfRanks
       elements += piece.box.element_count();
     }
     if (elements != *count) std::abort();
-    if (size > 4096) break;  // one rank of a large input: the tests have all
+    constexpr std::size_t kAllRanksMax = 4096;  // bytes of an input
+    if (size > kAllRanksMax) break;
   }
 }
 
@@ -61,8 +63,10 @@ void read(std::span<const std::byte> bytes) {
     }
   }
   const cairn::fuzz::DecodingBounds bounds(bytes.size(), kBytesPerInputByte);
-  static_cast<void>(
-      cairn::json::read_json_value(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size())));
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  static_cast<void>(cairn::json::read_json_value(text));
+  static_cast<void>(tc::read_json_path(text));
+  static_cast<void>(tc::read_item_path(text));
 }
 
 }  // namespace

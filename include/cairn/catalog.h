@@ -60,9 +60,9 @@ struct CatalogValue {
 
 // How the data files hold the items.
 enum class CheckpointFormat : std::uint8_t {
-  kDcp,          // each item is a torch.save archive; `.metadata` names the items' places
-  kSafetensors,  // the elements of each tensor, row-major; the headers of the files name the tensors' places
-  kTorchSave,    // one file of torch.save: the storages of the tensors; its pickle names the tensors' places
+  kDcp,                 // each item is a torch.save archive; `.metadata` names the items' places
+  kSafetensors,         // the elements of each tensor, row-major; the headers of the files name the tensors' places
+  kTorchSave,           // one file of torch.save: the storages of the tensors; its pickle names the tensors' places
   kTorchCheckpointing,  // a file of each item and rank, as Meta's package torch_checkpointing writes; read only
 };
 

@@ -187,6 +187,9 @@ class Checkpoint {
 // value of an unknown class is listed, and comes back as an Object. A legacy file has no checksums. `metadata_name`:
 // as from metadata_name(), or "model.safetensors.index.json" for the safetensors model of the
 // directory, whatever else the directory holds.
+//
+// A directory of Meta's torch_checkpointing is opened too, unless the directory also holds a DCP checkpoint
+// (docs/format.md, section 11). Keys whose parts can't be put together are values that a read refuses (kUnsupported).
 Result<Checkpoint> open(const std::filesystem::path& directory,
                         const std::string& metadata_name = std::string(kMetadataName));
 

@@ -36,8 +36,9 @@ def read(
     """Returns the state in a checkpoint, nested as the state was saved, without a state dict to fill.
 
     `directory` is a checkpoint of any format that :func:`cairn.open` recognises: of Cairn or DCP, a safetensors model,
-    a file of ``torch.save``. `keys` are patterns (``*``, ``?``, ``[a-z]``) of the flat keys to read, each also with all
-    keys below it; all keys if empty. A list is read whole, or not at all.
+    a file of ``torch.save``, a directory of Meta's ``torch_checkpointing``. `keys` are patterns (``*``, ``?``,
+    ``[a-z]``) of the flat keys to read, each also with all keys below it; all keys if empty. A list is read whole, or
+    not at all.
 
     `tensors` is as in :func:`cairn.open`; None: torch tensors on the CPU if torch is installed, else NumPy arrays.
     Values are those that :func:`cairn.open` gives: nothing in the checkpoint is run, and objects of unknown classes

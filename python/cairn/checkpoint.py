@@ -295,8 +295,8 @@ def _box_of(info: TensorInfo, index: "Index") -> tuple[tuple[int, ...], tuple[in
 def open(
     directory: str | os.PathLike[str], *, follow_links: bool | None = None, tensors: arrays.Form = "numpy"
 ) -> Checkpoint:
-    """Opens the checkpoint in `directory`, written by Cairn or by ``torch.distributed.checkpoint``, with flat keys;
-    :func:`cairn.read` returns the nested state.
+    """Opens the checkpoint in `directory`, written by Cairn, by ``torch.distributed.checkpoint`` or by Meta's
+    ``torch_checkpointing``, with flat keys; :func:`cairn.read` returns the nested state.
 
     `follow_links` allows data files that are symbolic links; None: as ``cairn.install`` says. `tensors` is the form of
     the tensors that are read:

@@ -151,7 +151,9 @@ def test_their_save_converts_with_keys_that_are_integers(two: Gang, tmp_path: Pa
     cairn.convert(tmp_path / "dcp", tmp_path / "again.pt", to="torch")
     assert_equal(torch.load(tmp_path / "again.pt"), torch.load(expected))
     cairn.convert(directory, tmp_path / "model.safetensors", to="safetensors", keys=["model"])
-    assert torch.equal(opened_in(tmp_path / "model.safetensors")["model.1.bias"], torch.load(expected)["model"]["1.bias"])
+    assert torch.equal(
+        opened_in(tmp_path / "model.safetensors")["model.1.bias"], torch.load(expected)["model"]["1.bias"]
+    )
 
 
 # --- Geometry ---------------------------------------------------------------------------------------------------------
@@ -211,7 +213,10 @@ def test_version_1_and_other_forms_of_items_are_read(tmp_path: Path) -> None:
     mesh = mesh_of((2,), [0, 1])
     layouts: dict[str, Any] = {
         "model": {rank: layout(f"parts/m{rank}.st", "SafetensorsSerialization") for rank in range(2)},
-        "config": {0: layout("c.json", "JsonSerialization", cls="os.system"), 1: layout("c1.json", "JsonSerialization")},
+        "config": {
+            0: layout("c.json", "JsonSerialization", cls="os.system"),
+            1: layout("c1.json", "JsonSerialization"),
+        },
         "raw": {0: layout("raw.bin", "RawSerialization")},
     }
     write_metadata(tmp_path, {"model": {("a", "w"): of_dtensor(tensor, mesh, (Shard(0),))}}, 2, layouts, "1.0")
@@ -230,7 +235,9 @@ def test_version_1_and_other_forms_of_items_are_read(tmp_path: Path) -> None:
     assert "torch_checkpointing" in tool.text_of("inspect", tmp_path)
     state: dict[str, Any] = {"model": {"a": {"w": torch.zeros(6, 2)}}, "config": {"lr": 0.0}, "raw": b""}
     cairn.load(state, checkpoint_id=tmp_path)
-    assert torch.equal(state["model"]["a"]["w"], tensor) and state["config"]["lr"] == 0.5 and state["raw"] == b"\0\1bytes"
+    assert (
+        torch.equal(state["model"]["a"]["w"], tensor) and state["config"]["lr"] == 0.5 and state["raw"] == b"\0\1bytes"
+    )
 
 
 def test_one_rank_without_metadata_opens_whole(tmp_path: Path) -> None:
@@ -303,7 +310,9 @@ def test_a_missing_file_of_a_rank_is_named(tmp_path: Path, rank: int) -> None:
     (two_ranks(tmp_path) / f"model_{rank}.pt").unlink()
     with pytest.raises(cairn.Corrupt, match=rf"file of a rank is missing.*rank {rank} of 2") as caught:
         opened_in(tmp_path)
-    assert caught.value.key == "model.w" and caught.value.file == f"model_{rank}.pt" and str(tmp_path) in str(caught.value)
+    assert (
+        caught.value.key == "model.w" and caught.value.file == f"model_{rank}.pt" and str(tmp_path) in str(caught.value)
+    )
 
 
 def test_a_file_that_was_cut_is_named(tmp_path: Path) -> None:
@@ -345,8 +354,13 @@ def test_a_flipped_byte_is_found(tmp_path: Path) -> None:
 
 
 class Hostile:
+    """Its pickle makes the file `marker` if it is run."""
+
+    def __init__(self, marker: Path | None = None) -> None:
+        self.marker = marker
+
     def __reduce__(self) -> Any:
-        return (os.system, ("touch /tmp/cairn_was_here",))
+        return (os.system, (f"touch '{self.marker}'",))
 
 
 @pytest.mark.parametrize("what", [Hostile(), {"metadata": Hostile(), "world_size": 1}])
@@ -381,10 +395,11 @@ def test_a_link_of_a_rank_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_code_in_a_file_of_a_rank_is_not_run(tmp_path: Path) -> None:
-    marker = Path("/tmp/cairn_was_here")
-    torch.save({"w": torch.ones(2), "code": Hostile()}, tmp_path / "model_0.pt")
+    marker = tmp_path / "marker"
+    torch.save({"w": torch.ones(2), "code": Hostile(marker)}, tmp_path / "model_0.pt")
     opened = opened_in(tmp_path)
     assert torch.equal(opened["model.w"], torch.ones(2))
+    assert isinstance(opened["model.code"], cairn.UnknownObject)
     assert not marker.exists()
 
 
@@ -400,3 +415,42 @@ def test_a_checkpoint_of_dcp_stays_one(tmp_path: Path) -> None:
     cairn.save({"w": torch.ones(2)}, checkpoint_id=tmp_path / "c")
     two_ranks(tmp_path / "c")
     assert set(opened_in(tmp_path / "c")) == {"w"}
+
+
+# --- A root of such directories ---------------------------------------------------------------------------------------
+
+
+def test_the_newest_of_a_root_is_found(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        two_ranks(tmp_path / f"step-{step}")
+        os.utime(tmp_path / f"step-{step}" / "metadata.pkl", (1_000_000 + step, 1_000_000 + step))
+    assert cairn.latest(tmp_path) == str(tmp_path / "step-3")
+    (tmp_path / "step-3" / "model_1.pt").unlink()
+    with pytest.warns(RuntimeWarning, match=r"model_1\.pt.*is passed over"):
+        assert cairn.latest(tmp_path) == str(tmp_path / "step-2")
+    listed = cairn.checkpoints(tmp_path)
+    assert [Path(each.directory).name for each in listed] == ["step-3", "step-2", "step-1"]
+    assert [each.state for each in listed] == ["incomplete", "complete", "complete"]
+    assert {each.format for each in listed} == {"torch_checkpointing"}
+    assert "<- newest" in tool.run("ls", tmp_path).stdout.decode().splitlines()[1]
+
+
+def test_other_directories_of_a_root_do_not_count(tmp_path: Path) -> None:
+    cairn.save({"w": torch.ones(2)}, checkpoint_id=tmp_path / "step-1")
+    for name, content in (("notes", {"a": 1}), ("lists", [1])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metadata.pkl").write_bytes(pickle.dumps(content))
+    (tmp_path / "states").mkdir()
+    torch.save({"w": torch.ones(1)}, tmp_path / "states" / "rng_0.pt")
+    assert cairn.latest(tmp_path) == str(tmp_path / "step-1")
+    assert [Path(each.directory).name for each in cairn.checkpoints(tmp_path)] == ["step-1"]
+
+
+def test_a_directory_is_listed_by_keys(tmp_path: Path) -> None:
+    directory = two_ranks(tmp_path / "c")
+    assert "model.w" in tool.text_of("ls", directory)
+    assert tool.json_of("inspect", directory)["format"] == "torch_checkpointing"
+    (tmp_path / "alone").mkdir()
+    torch.save({"w": torch.ones(2)}, tmp_path / "alone" / "model_0.pt")
+    assert "model.w" in tool.text_of("ls", tmp_path / "alone")
+    assert "mean" in tool.text_of("cat", directory, "model.w")

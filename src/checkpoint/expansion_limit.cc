@@ -51,7 +51,8 @@ Result<void> ExpansionLimit::add(const CatalogTensor& tensor, std::uint64_t byte
     return catalog_->transforms.contains(tensor.fqn) ? Result<void>() : check_held(tensor);
   }
   std::uint64_t stored = 0;
-  for (const ItemLocation& location : tensor.locations) stored = checked_add(stored, location.length).value_or(UINT64_MAX);
+  for (const ItemLocation& location : tensor.locations)
+    stored = checked_add(stored, location.length).value_or(UINT64_MAX);
   const std::uint64_t held = std::min(bytes, stored);
   repeated_ = checked_add(repeated_, bytes - held).value_or(UINT64_MAX);
   named_ = checked_add(named_, held).value_or(UINT64_MAX);

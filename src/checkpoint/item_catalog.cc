@@ -119,8 +119,8 @@ Result<void> ItemCatalog::add_torch(const ItemFile& file, DataFile& data) {
     const StateFile::Range range = state.range(entry);
     const ItemLocation location{file_number(), range.offset, range.length};
     if (entry.tensor) {
-      LocalTensor local{entry.tensor->dtype, entry.tensor->sizes, entry.tensor->strides, location,
-                        entry.tensor->requires_grad, entry.local_of, entry.global_sizes};
+      LocalTensor local{entry.tensor->dtype,         entry.tensor->sizes, entry.tensor->strides, location,
+                        entry.tensor->requires_grad, entry.local_of,      entry.global_sizes};
       if (auto added = add_tensor(key, file, local, data); !added) {
         return std::move(added).error().key(key.fqn).file(file.name);
       }
@@ -225,8 +225,8 @@ void ItemCatalog::add_value(Key& key, const ItemLocation& location, const std::f
   if (is_first) key.location = location;
   if (is_first || key.unread) return;
   if (key.is_tensor || !is_equal()) {
-    key.unread = Unread{"the ranks hold different values under one key", key.files.front() + " and " + key.files.back(),
-                        true};
+    key.unread =
+        Unread{"the ranks hold different values under one key", key.files.front() + " and " + key.files.back(), true};
   }
 }
 
@@ -316,15 +316,16 @@ Result<void> ItemCatalog::add_sharded(Key& key, const ItemFile& file, const Loca
   }
   if (key.boxes.empty()) key.tensor.shape = shape;
   if (!(key.tensor.shape == shape) || key.tensor.dtype != local.dtype) {
-    key.unread = Unread{"the ranks hold tensors of different shapes or dtypes under one key",
-                        tensor_text(key.tensor.dtype, key.tensor.shape) + " and " + tensor_text(local.dtype, shape), true};
+    key.unread =
+        Unread{"the ranks hold tensors of different shapes or dtypes under one key",
+               tensor_text(key.tensor.dtype, key.tensor.shape) + " and " + tensor_text(local.dtype, shape), true};
     return {};
   }
   return add_pieces(key, pieces, local, data);
 }
 
-Result<void> ItemCatalog::add_pieces(Key& key, const std::vector<BoxSharding::Piece>& pieces,
-                                     const LocalTensor& local, DataFile& data) {
+Result<void> ItemCatalog::add_pieces(Key& key, const std::vector<BoxSharding::Piece>& pieces, const LocalTensor& local,
+                                     DataFile& data) {
   for (const BoxSharding::Piece& piece : pieces) {
     if (piece.box.element_count() == 0) continue;
     if (!lies_within(piece.local_offsets, piece.box.sizes(), local.sizes)) {

@@ -45,7 +45,7 @@ class ItemCatalog {
   // A key that no call reads, and why.
   struct Unread {
     std::string reason;
-    std::string detail;  // what was found
+    std::string detail;        // what was found
     bool is_of_ranks = false;  // several ranks hold the key, and nothing tells how their parts fit together
   };
 

@@ -160,6 +160,14 @@ bool holds_torch_checkpointing(const storage::Storage& storage) {
   return has_metadata || has_first_rank;
 }
 
+bool holds_first_rank(const storage::Storage& storage) {
+  const Result<std::vector<storage::ListedFile>> files = storage.list();
+  return files && std::ranges::any_of(*files, [](const storage::ListedFile& file) {
+           const auto named = torch_checkpointing::parse_default_file_name(file.name);
+           return !file.is_folder && named && named->rank == 0;
+         });
+}
+
 Result<ItemFiles> find_item_files(const storage::Storage& storage) {
   CAIRN_TRY_ASSIGN(std::optional<ReadMetadata> read, read_saved_metadata_in(storage));
   CAIRN_TRY_ASSIGN(std::vector<storage::ListedFile> listed, storage.list());

@@ -304,8 +304,9 @@ Result<Checkpoint> open_items_at(std::unique_ptr<storage::Storage> storage, cons
     checkpoint->impl().directory = directory.string();
     return checkpoint;
   }
-  return std::move(checkpoint).error().while_doing("opening the torch_checkpointing checkpoint in '" +
-                                                   directory.string() + "'");
+  return std::move(checkpoint)
+      .error()
+      .while_doing("opening the torch_checkpointing checkpoint in '" + directory.string() + "'");
 }
 
 }  // namespace
@@ -437,7 +438,9 @@ Result<std::string> Checkpoint::Impl::chunk_payload(std::string_view fqn, const 
   const data_file::DataFile* file = nullptr;
   CAIRN_TRY_ASSIGN(file, file_of(location, fqn, options.follow_links));
   if (file->has_parts(fqn)) {
-    return Error(ErrorCode::kUnsupported, "a chunk that is a part of the tensor of its rank").key(fqn).file(file->name());
+    return Error(ErrorCode::kUnsupported, "a chunk that is a part of the tensor of its rank")
+        .key(fqn)
+        .file(file->name());
   }
   if (const torch_file::StateFile* state = file->state_file()) {
     Result<std::string> payload = state->payload(*state->find(fqn));

@@ -41,9 +41,8 @@ class ItemOpener {
     Result<void> added = open(item, file);
     if (!added && added.error().error_number() == ENOENT) return {};
     if (!added) {
-      return std::move(added).error().file(file.name).while_doing("opening the file of rank " +
-                                                                  std::to_string(file.rank) + " for the item '" +
-                                                                  item.name + "'");
+      return std::move(added).error().file(file.name).while_doing(
+          "opening the file of rank " + std::to_string(file.rank) + " for the item '" + item.name + "'");
     }
     const DataFile& data = *files_.back();
     const std::uint32_t content = data.state_file() != nullptr ? data.state_file()->checksum() : 0;

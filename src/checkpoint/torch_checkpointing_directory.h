@@ -1,4 +1,5 @@
-// torch_checkpointing_directory: opens a directory that Meta's package torch_checkpointing has written, as a Checkpoint.
+// torch_checkpointing_directory: opens a directory that Meta's package torch_checkpointing has written, as a
+// Checkpoint.
 //
 // The catalog has the keys, paths and kinds that a DCP checkpoint of the state {item: value} would have. Its files are
 // those of the items and ranks (item_files.h), and the tensors are put together by item_catalog.h. All files are opened

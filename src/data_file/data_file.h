@@ -59,7 +59,7 @@ class DataFile {
 
   // A chunk of a tensor that is a part of the tensor in the file.
   struct Part {
-    Box box;  // of the chunk
+    Box box;                          // of the chunk
     std::uint64_t first_element = 0;  // of the part, from the first element of the tensor in the file
     Extents strides;                  // of the tensor in the file
   };

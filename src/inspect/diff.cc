@@ -94,7 +94,8 @@ class Side {
   // The stored bytes of a value; behind type and shape for a tensor that no call reads.
   Result<std::string> payload(std::string_view key) const {
     const auto& unread_keys = checkpoint_.impl().unread_keys;
-    if (outline_.format == CheckpointFormat::kTorchCheckpointing) CAIRN_TRY(located(checkpoint_.impl().check_read(key)));
+    if (outline_.format == CheckpointFormat::kTorchCheckpointing)
+      CAIRN_TRY(located(checkpoint_.impl().check_read(key)));
     if (const auto unread = unread_keys.find(key); unread != unread_keys.end()) {
       const ItemLocation& place = checkpoint_.impl().catalog.find_value(key)->location;
       std::string bytes;

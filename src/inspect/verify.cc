@@ -303,8 +303,9 @@ class Verifier {
     const DataFile* file = file_of(value.location, value.fqn);
     if (file == nullptr) return;
     if (is_transformed(value.fqn)) return add_transformed_item(*file, value.location, value.fqn);
-    if (impl_.catalog.format == CheckpointFormat::kTorchCheckpointing) return add_item_value(*file, value);
-    if (impl_.catalog.format == CheckpointFormat::kSafetensors) return add_unread_tensor(value);
+    if (!impl_.unread_keys.empty() || impl_.catalog.format == CheckpointFormat::kTorchCheckpointing) {
+      return add_unrecorded(*file, value);
+    }
     check_storages(*file, value);
     if (!file->trailer()) return add_stock_item(*file, value.location, value.fqn);
     if (auto checked = file->check_value(value); !checked) findings_.add(std::move(checked).error());
@@ -367,20 +368,12 @@ class Verifier {
     safetensors_records_.push_back(std::move(record));
   }
 
-  // A tensor of a type without a DType.
-  void add_unread_tensor(const CatalogValue& value) {
-    findings_.count(0, value.location.length);
-    const std::string& type = impl_.unread_keys.at(value.fqn).found;
-    report_.warnings.push_back("torch lacks the type of the tensor '" + value.fqn + "': " + type);
-  }
-
-  // A value of a directory of torch_checkpointing. JSON and raw files have no checksums.
-  void add_item_value(const DataFile& file, const CatalogValue& value) {
-    const auto unread = impl_.unread_keys.find(value.fqn);
-    if (unread != impl_.unread_keys.end()) {
-      report_.warnings.push_back("no call reads the key '" + value.fqn + "': " + unread->second.reason + " (" +
-                                 unread->second.found + ")");
-    }
+  // A value without a record: a tensor of a type without a DType; in a directory of torch_checkpointing any value.
+  // Files of JSON and raw bytes have no checksums.
+  void add_unrecorded(const DataFile& file, const CatalogValue& value) {
+    if (const Result<void> read = impl_.check_read(value.fqn); !read)
+      report_.warnings.emplace_back(read.error().what());
+    if (impl_.catalog.format == CheckpointFormat::kSafetensors) return findings_.count(0, value.location.length);
     if (file.state_file() == nullptr && unchecked_files_.insert(&file).second) findings_.count(0, file.bytes().size());
   }
 
@@ -550,7 +543,7 @@ class Verifier {
   std::vector<std::vector<std::uint64_t>> item_offsets_;  // by file: of the metadata's entries
   std::vector<Span> spans_;                               // archives of stock files, and records of torch.save files
   std::vector<SafetensorsRecord> safetensors_records_;
-  std::unordered_set<const DataFile*> unchecked_files_;   // JSON and raw items
+  std::unordered_set<const DataFile*> unchecked_files_;  // JSON and raw items
   std::vector<std::string> stale_;  // keys of tensors with another dtype in a file than in the metadata
   std::mutex mutex_;                // guards the members below
   SpanWalk walk_{files_};

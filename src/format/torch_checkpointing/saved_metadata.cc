@@ -149,8 +149,9 @@ class MetadataReader {
       return {};
     }));
     if (known == metadata_.world_size) return {};
-    return damaged_metadata("a layout of each of " + std::to_string(metadata_.world_size) + " ranks for '" + item.name + "'",
-                            std::to_string(known) + " ranks");
+    return damaged_metadata(
+        "a layout of each of " + std::to_string(metadata_.world_size) + " ranks for '" + item.name + "'",
+        std::to_string(known) + " ranks");
   }
 
   // A rank as a key: an integer, or its digits.
@@ -323,9 +324,9 @@ class MetadataReader {
     CAIRN_TRY_ASSIGN(std::vector<Extents> local, read_extents_list(data, "local_offsets"));
     CAIRN_TRY_ASSIGN(const std::vector<Extents> sizes, read_extents_list(data, "local_sizes"));
     if (global.size() != local.size() || global.size() != sizes.size()) {
-      return damaged_metadata("equally many global_offsets, local_offsets and local_sizes",
-                              std::to_string(global.size()) + ", " + std::to_string(local.size()) + " and " +
-                                  std::to_string(sizes.size()));
+      return damaged_metadata(
+          "equally many global_offsets, local_offsets and local_sizes",
+          std::to_string(global.size()) + ", " + std::to_string(local.size()) + " and " + std::to_string(sizes.size()));
     }
     CAIRN_TRY(budget_.charge(global.size(), sizeof(BoxSharding::Piece)));
     for (std::size_t i = 0; i < global.size(); ++i) {
@@ -357,7 +358,8 @@ class MetadataReader {
   Result<Extents> read_shape(Node node, std::string_view what) {
     CAIRN_TRY_ASSIGN(const Elements elements, sequence(node, what));
     if (elements.size() > kDimensionsMax) {
-      return damaged_metadata("at most " + std::to_string(kDimensionsMax) + " dimensions", std::to_string(elements.size()));
+      return damaged_metadata("at most " + std::to_string(kDimensionsMax) + " dimensions",
+                              std::to_string(elements.size()));
     }
     CAIRN_TRY(budget_.charge(elements.size(), sizeof(std::int64_t)));
     Extents extents(elements.size(), 0);
@@ -423,8 +425,9 @@ class MetadataReader {
       return damaged_metadata("a dict with '" + std::string(name) + "'", name_of_kind(graph_.kind(dict)));
     }
     if (graph_.elements(dict).size() > 2 * kFieldsMax) {
-      return damaged_metadata("a dict of at most " + std::to_string(kFieldsMax) + " entries with '" + std::string(name) + "'",
-                              std::to_string(graph_.elements(dict).size() / 2) + " entries");
+      return damaged_metadata(
+          "a dict of at most " + std::to_string(kFieldsMax) + " entries with '" + std::string(name) + "'",
+          std::to_string(graph_.elements(dict).size() / 2) + " entries");
     }
     std::optional<Node> found;  // the last value counts, as in Python
     CAIRN_TRY(for_each_item(dict, [&](Node key, Node value) -> Result<void> {

@@ -37,7 +37,9 @@ Value tuple(std::vector<Value> items) { return Value(Tuple{std::move(items)}); }
 Value shard(int dim) { return dict({{"type", "Shard"}, {"dim", dim}}); }
 
 Value mesh_of(Value shape, Value ranks) {
-  return dict({{"device_type", "cuda"}, {"mesh_shape", std::move(shape)}, {"mesh_data", std::move(ranks)},
+  return dict({{"device_type", "cuda"},
+               {"mesh_shape", std::move(shape)},
+               {"mesh_data", std::move(ranks)},
                {"mesh_dim_names", Value()}});
 }
 
@@ -155,21 +157,21 @@ TEST(SavedMetadata, DamageIsRefused) {
       list({}),
       dict({{"step", 3}}),
       dict({{"metadata", dict({})}, {"world_size", 0}, {"version", "2.0"}}),
-      with(sample_sharding(), tuple({0, 2})),                                          // a rank of no job
-      with(sample_sharding(), tuple({0, 0})),                                          // a rank twice
-      with(dtensor(list({4, 3}), mesh, {}), tuple({0})),                               // no placement
-      with(dtensor(list({4, 3}), mesh, {shard(2)}), tuple({0})),                       // no such dimension
-      with(dtensor(list({-4, 3}), mesh, {shard(0)}), tuple({0})),                      // a negative size
+      with(sample_sharding(), tuple({0, 2})),                                                // a rank of no job
+      with(sample_sharding(), tuple({0, 0})),                                                // a rank twice
+      with(dtensor(list({4, 3}), mesh, {}), tuple({0})),                                     // no placement
+      with(dtensor(list({4, 3}), mesh, {shard(2)}), tuple({0})),                             // no such dimension
+      with(dtensor(list({-4, 3}), mesh, {shard(0)}), tuple({0})),                            // a negative size
       with(dtensor(list({4}), mesh_of(tuple({3}), tuple({0, 1})), {shard(0)}), tuple({0})),  // a rank too few
       with(dtensor(list({4}), mesh_of(tuple({2}), tuple({1, 1})), {shard(0)}), tuple({0})),  // a rank twice
       version_2(dict({{"nested_path_to_metadata", dict({})}, {"rank_to_layout_info", dict({{0, Value()}})}})),
-      version_2(dict({{"nested_path_to_metadata", dict({{"layers", list({})}})}})),    // a path that is no JSON
+      version_2(dict({{"nested_path_to_metadata", dict({{"layers", list({})}})}})),  // a path that is no JSON
   };
   for (std::size_t i = 0; i < damaged.size(); ++i) EXPECT_EQ(code_of(damaged[i]), ErrorCode::kCorrupt) << i;
   EXPECT_EQ(code_of(dict({{"metadata", dict({})}, {"world_size", 1}, {"version", "3.0"}})), ErrorCode::kUnsupported);
 }
 
-TEST(SavedMetadata, NamesTheClassThatItRefuses) {
+TEST(SavedMetadata, NamesARefusedClass) {
   pickle::Writer writer(4);
   writer.global("os", "system");
   writer.stop();
@@ -179,7 +181,7 @@ TEST(SavedMetadata, NamesTheClassThatItRefuses) {
   EXPECT_EQ(read_back.error().actual(), "os.system");
 }
 
-TEST(DefaultFileName, IsParsed) {
+TEST(DefaultFileName, NamesItemAndRank) {
   EXPECT_EQ(default_file_name("model", 12), "model_12.pt");
   const auto parsed = parse_default_file_name("my_model_12.pt");
   ASSERT_TRUE(parsed);

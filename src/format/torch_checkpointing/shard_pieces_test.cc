@@ -86,8 +86,8 @@ TEST(LocalPieces, OfFsdpWithTensorParallel) {
 }
 
 TEST(LocalPieces, OfStridedShardsAloneAreSeveral) {
-  const Result<LocalPieces> local = pieces_of(sharding_of({9, 4}, {{Kind::kStridedShard, 0, 2}, {Kind::kShard, 1, 1}}),
-                                              grid({4, 2}), 1);
+  const Result<LocalPieces> local =
+      pieces_of(sharding_of({9, 4}, {{Kind::kStridedShard, 0, 2}, {Kind::kShard, 1, 1}}), grid({4, 2}), 1);
   ASSERT_TRUE(local) << local.error().what();
   EXPECT_EQ(local->local_shape, (Extents{3, 2}));
   ASSERT_EQ(local->pieces.size(), 2U);

@@ -36,8 +36,8 @@ Result<std::vector<FlatEntry>> flatten_state(const pickle::Graph& graph, ByteBud
 // What the leaves' flat keys lose; `before` of an empty mapping counts leaves. An attribute or a key that can't be read
 // without code is among `unheld`. `resolver` reads the tensors in attributes; null: none can be read. Errors as of
 // flatten_state().
-Result<NestedShape> shape_of_state(const pickle::Graph& graph, ByteBudget& budget,
-                                   pickle::Resolver* resolver = nullptr, const StateAround& around = {});
+Result<NestedShape> shape_of_state(const pickle::Graph& graph, ByteBudget& budget, pickle::Resolver* resolver = nullptr,
+                                   const StateAround& around = {});
 
 // The attributes of the OrderedDicts that come apart, by their places. Errors as of flatten_state().
 Result<std::vector<FlatEntry>> attributes_of_state(const pickle::Graph& graph, ByteBudget& budget,

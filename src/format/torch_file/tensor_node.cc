@@ -261,8 +261,8 @@ Result<std::optional<TensorNode>> read_saved_tensor_node(const Graph& graph, Nod
 
 namespace {
 
-// The last value under `name` in a dict; unset if there is none, and for a dict with more entries than the attributes of
-// a DTensor: many tensors may share one dict.
+// The last value under `name` in a dict; unset if there is none, and for a dict with more entries than the attributes
+// of a DTensor: many tensors may share one dict.
 Node value_in(const Graph& graph, Node dict, std::string_view name) {
   constexpr std::size_t kAttributesMax = 32;
   Node found;

@@ -46,8 +46,8 @@ Result<std::optional<TensorNode>> read_window_node(const pickle::Graph& graph, p
 struct LocalTensorNode {
   pickle::Node node;  // makes the plain tensor; unset for a subclass that keeps its elements itself
   TensorNode tensor;
-  std::string_view class_name;           // "DTensor"
-  std::optional<Extents> global_sizes;   // of a DTensor
+  std::string_view class_name;          // "DTensor"
+  std::optional<Extents> global_sizes;  // of a DTensor
 };
 // Nullopt if `node` is neither a DTensor with a plain local tensor nor a subclass of torch.Tensor that the pickle makes
 // of a storage. Errors as of read_tensor_node().
