@@ -27,9 +27,14 @@ from torch_checkpointing_files import (
 
 import cairn
 
-needs_package = pytest.mark.skipif(
-    importlib.util.find_spec("torch_checkpointing") is None, reason="torch_checkpointing is not installed"
-)
+
+def has_package() -> bool:
+    """Whether torch_checkpointing 0.1.1 or later is installed."""
+    is_there = importlib.util.find_spec("torch_checkpointing") is not None
+    return is_there and importlib.util.find_spec("torch_checkpointing.default_resharder") is not None
+
+
+needs_package = pytest.mark.skipif(not has_package(), reason="torch_checkpointing 0.1.1 is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 
 
@@ -148,6 +153,7 @@ def test_their_save_converts_with_keys_that_are_integers(two: Gang, tmp_path: Pa
         cairn.convert(directory, tmp_path / target, to=form)
         assert tool.run("diff", directory, tmp_path / target).returncode == tool.OK
     assert_equal(torch.load(tmp_path / "state.pt"), torch.load(expected))
+    assert_equal(cairn.read(directory), torch.load(expected))
     cairn.convert(tmp_path / "dcp", tmp_path / "again.pt", to="torch")
     assert_equal(torch.load(tmp_path / "again.pt"), torch.load(expected))
     cairn.convert(directory, tmp_path / "model.safetensors", to="safetensors", keys=["model"])
@@ -454,3 +460,19 @@ def test_a_directory_is_listed_by_keys(tmp_path: Path) -> None:
     torch.save({"w": torch.ones(2)}, tmp_path / "alone" / "model_0.pt")
     assert "model.w" in tool.text_of("ls", tmp_path / "alone")
     assert "mean" in tool.text_of("cat", directory, "model.w")
+
+
+def test_very_many_files_are_opened_one_by_one(tmp_path: Path) -> None:
+    ranks = 80
+    table = torch.arange(float(2 * ranks + 1))
+    mesh = mesh_of((ranks,), list(range(ranks)))
+    placements = (_StridedShard(0, split_factor=2),)
+    write_metadata(tmp_path, {"model": {("w",): of_dtensor(table, mesh, placements)}}, ranks)
+    for rank in range(ranks):
+        torch.save({"w": local_of(table, mesh, placements, rank), "step": 3}, tmp_path / f"model_{rank}.pt")
+    opened = opened_in(tmp_path)
+    assert torch.equal(opened["model.w"], table) and opened["model.step"] == 3
+    again = opened_in(tmp_path)
+    torch.save({"w": torch.zeros(2), "step": 4}, tmp_path / "model_70.pt")
+    with pytest.raises((cairn.Corrupt, cairn.Replaced), match=r"changed|replaced"):
+        again["model.w"]

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "checkpoint/item_place.h"
 #include "checkpoint/lazy_metadata.h"
 #include "checkpoint/model_metadata.h"
 #include "commit/metadata_in_place.h"
@@ -54,6 +55,9 @@ struct Checkpoint::Impl {
   };
   std::map<std::string, UnreadKey, std::less<>> unread_keys;
   std::map<std::string, Value, std::less<>> held_values;  // of a directory of torch_checkpointing: those of JSON files
+  // Of a directory of torch_checkpointing: the files, by their numbers in the catalog. Of many files none stays open
+  // from the opening on: file() opens it again.
+  std::vector<checkpointer::ItemPlace> item_places;
   // What the checkpoint's files leave open, and what the catalog leaves out: for reports.
   std::vector<std::string> warnings;
 
@@ -98,7 +102,8 @@ struct Checkpoint::Impl {
   Result<Value> value_of_item(const CatalogValue& value);
   Result<std::string> item_payload(const CatalogValue& value);
 
-  // Gives the data file that comes next in the catalog, open already. Before the first use of file().
+  // Gives the data file that comes next in the catalog, open already; null for one that file() opens. Before the first
+  // use of file().
   void put_file(std::unique_ptr<data_file::DataFile> file) { files_.push_back(std::move(file)); }
 
   // Data file `index` of the catalog. The pointer is valid for the lifetime of the Impl.

@@ -127,11 +127,13 @@ Result<void> ItemCatalog::add_torch(const ItemFile& file, DataFile& data) {
       continue;
     }
     add_value(key, location, [&] {
-      const StateFile* const first = key.first->state_file();
+      const StateFile* const first = key.first != nullptr ? key.first->state_file() : nullptr;
       const StateFile::Entry* const first_entry = first != nullptr ? first->find(key.fqn) : nullptr;
       return first_entry != nullptr && are_equal(*first, *first_entry, state, entry);
     });
-    if (key.first == nullptr) key.first = &data;
+    if (key.ranks.size() > 1) continue;
+    key.first = &data;
+    compared_.insert(&data);
   }
   return {};
 }
@@ -208,14 +210,17 @@ Result<void> ItemCatalog::add_bytes(const FoundItem& item, const ItemFile& file,
   const ItemLocation location{file_number(), 0, bytes};
   Result<void> compared;
   add_value(key, location, [&] {
-    if (key.first->bytes().size() != bytes || bytes > kComparedBytesMax) return false;
+    if (key.first == nullptr || key.first->bytes().size() != bytes || bytes > kComparedBytesMax) return false;
     const Result<DataFile::Item> first = key.first->read_item({0, 0, bytes}, false);
     const Result<DataFile::Item> second = data.read_item({0, 0, bytes}, false);
     if (!first) compared = first.error();
     if (!second) compared = second.error();
     return first && second && first->bytes == second->bytes;
   });
-  if (key.first == nullptr) key.first = &data;
+  if (key.ranks.size() == 1) {
+    key.first = &data;
+    compared_.insert(&data);
+  }
   return compared;
 }
 
@@ -235,7 +240,6 @@ Result<void> ItemCatalog::add_tensor(Key& key, const ItemFile& file, const Local
   if (is_first) {
     key.location = local.location;
     key.is_tensor = true;
-    key.first = &data;
     key.tensor.fqn = key.fqn;
     key.tensor.dtype = local.dtype;
     key.tensor.requires_grad = local.requires_grad;

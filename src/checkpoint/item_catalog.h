@@ -5,8 +5,8 @@
 // ranks disagree, or of a class that only the saving program knows, stays in the catalog as a value that no call reads
 // (Unread): the other keys stay readable.
 //
-// One thread at a time. The files of one item are added in the order of their ranks. The DataFiles, the metadata and
-// the items outlive the ItemCatalog.
+// One thread at a time. The files of one item are added in the order of their ranks. The metadata and the items outlive
+// the ItemCatalog, and so do the DataFiles of compares_with().
 #pragma once
 
 #include <cairn/catalog.h>
@@ -41,6 +41,9 @@ class ItemCatalog {
                                data_file::DataFile& data);
   Result<void> add_json(const FoundItem& item, const ItemFile& file, const Value& value, std::uint64_t bytes);
   Result<void> add_bytes(const FoundItem& item, const ItemFile& file, const data_file::DataFile& data);
+
+  // Whether a later file is compared with a value of this file, which then stays open until finish().
+  bool compares_with(const data_file::DataFile& data) const { return compared_.contains(&data); }
 
   // A key that no call reads, and why.
   struct Unread {
@@ -80,7 +83,7 @@ class ItemCatalog {
     std::vector<std::uint32_t> ranks;
     std::vector<std::string> files;  // of the first two ranks, for errors
     std::unordered_set<std::string, SeededHash> boxes;
-    const data_file::DataFile* first = nullptr;
+    const data_file::DataFile* first = nullptr;  // of a value: the file of the first rank
     std::optional<Unread> unread;
   };
 
@@ -103,6 +106,7 @@ class ItemCatalog {
   std::unordered_set<std::string_view, SeededHash> saved_twice_;
   std::vector<Key> keys_;
   std::unordered_map<std::string, std::size_t, SeededHash, std::equal_to<>> places_;  // by fqn
+  std::unordered_set<const data_file::DataFile*> compared_;
   std::map<std::string, Value, std::less<>> json_values_;
   Catalog catalog_;
   ByteBudget budget_{0};  // of the current file

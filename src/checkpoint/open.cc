@@ -52,6 +52,10 @@ Result<const data_file::DataFile*> Checkpoint::Impl::file(std::uint32_t index, b
   }
   if (!files_[index]) {
     const std::string& name = catalog.files[index];
+    if (catalog.format == CheckpointFormat::kTorchCheckpointing) {
+      CAIRN_TRY_ASSIGN(files_[index], checkpointer::open_again(*storage, name, item_places[index]));
+      return files_[index].get();
+    }
     const auto recorded = recorded_.find(name);
     const bool known = recorded != recorded_.end();
     if (record && !known) return Error(ErrorCode::kCorrupt, "the commit record does not list the data file").file(name);

@@ -10,6 +10,7 @@
 #include "checkpoint/checkpoint_impl.h"
 #include "checkpoint/item_catalog.h"
 #include "checkpoint/item_files.h"
+#include "checkpoint/item_place.h"
 #include "checkpoint/listed_keys.h"
 #include "core/checksum.h"
 #include "data_file/data_file.h"
@@ -24,9 +25,13 @@ using torch_checkpointing::FileForm;
 // A JSON item holds settings. A larger file is none.
 constexpr std::uint64_t kJsonBytesMax = std::uint64_t{1} << 28;
 
-// The files of a directory, open, and what they hold.
+// Of more files none stays open: the pickle of each takes memory.
+constexpr std::size_t kKeptOpenMax = 64;
+
+// The files of a directory and what they hold.
 struct OpenedItems {
-  std::vector<std::unique_ptr<DataFile>> files;
+  std::vector<std::unique_ptr<DataFile>> files;  // null for those that were closed
+  std::vector<ItemPlace> places;
   ItemCatalog::Content content;
   std::string identity;
 };
@@ -38,71 +43,64 @@ class ItemOpener {
 
   // A file of a subfolder may be missing: the catalog finds out whether a tensor is then missing, too.
   Result<void> add(const FoundItem& item, const ItemFile& file) {
-    Result<void> added = open(item, file);
-    if (!added && added.error().error_number() == ENOENT) return {};
-    if (!added) {
-      return std::move(added).error().file(file.name).while_doing(
-          "opening the file of rank " + std::to_string(file.rank) + " for the item '" + item.name + "'");
-    }
-    const DataFile& data = *files_.back();
-    const std::uint32_t content = data.state_file() != nullptr ? data.state_file()->checksum() : 0;
+    const auto explain = [&](Error error) {
+      return std::move(error).file(file.name).while_doing("opening the file of rank " + std::to_string(file.rank) +
+                                                          " for the item '" + item.name + "'");
+    };
+    Result<OpenedItem> opened = open_item(storage_, file.name, item.name, file.form);
+    if (!opened && opened.error().error_number() == ENOENT) return {};
+    if (!opened) return explain(std::move(opened).error());
+    DataFile& data = *opened->file;
+    if (auto added = add_content(item, file, *opened); !added) return explain(std::move(added).error());
+    ItemPlace place{item.name, file.form, data.bytes().size(), content_checksum(data), data.parts()};
     const std::string text =
-        file.name + ' ' + std::to_string(data.bytes().size()) + ' ' + std::to_string(content) + '\n';
+        file.name + ' ' + std::to_string(place.bytes) + ' ' + std::to_string(place.checksum) + '\n';
     checksum_ = crc32(std::as_bytes(std::span(text)), checksum_);
+    opened_.places.push_back(std::move(place));
+    const bool is_closed = opened_.files.size() >= kKeptOpenMax && !catalog_.compares_with(data);
+    opened_.files.push_back(is_closed ? nullptr : std::move(opened->file));
     return {};
   }
 
+  // Call once, at the end.
   Result<OpenedItems> finish(const ItemFiles& found) {
-    OpenedItems opened;
-    CAIRN_TRY_ASSIGN(opened.content, catalog_.finish(found.items));
-    opened.identity =
-        "torch_checkpointing checkpoint of " + std::to_string(files_.size()) + " files, " + crc_text(checksum_);
-    opened.files = std::move(files_);
-    return opened;
+    CAIRN_TRY_ASSIGN(opened_.content, catalog_.finish(found.items));
+    opened_.identity =
+        "torch_checkpointing checkpoint of " + std::to_string(opened_.files.size()) + " files, " + crc_text(checksum_);
+    if (opened_.files.size() > kKeptOpenMax) {
+      for (std::unique_ptr<DataFile>& file : opened_.files) file.reset();
+    }
+    return std::move(opened_);
   }
 
  private:
-  Result<void> open(const FoundItem& item, const ItemFile& file) {
+  Result<void> add_content(const FoundItem& item, const ItemFile& file, const OpenedItem& opened) {
     switch (file.form) {
-      case FileForm::kTorch: {
-        CAIRN_TRY_ASSIGN(std::unique_ptr<DataFile> data, DataFile::open_torch_item(storage_, file.name, item.name));
-        files_.push_back(std::move(data));
-        return catalog_.add_torch(file, *files_.back());
-      }
-      case FileForm::kSafetensors: {
-        CAIRN_TRY_ASSIGN(DataFile::OpenedSafetensors opened, DataFile::open_safetensors(storage_, file.name, false));
-        files_.push_back(std::move(opened.file));
-        return catalog_.add_safetensors(item, file, opened.header, *files_.back());
-      }
-      case FileForm::kJson: return open_json(item, file);
-      case FileForm::kRaw: {
-        CAIRN_TRY_ASSIGN(std::unique_ptr<DataFile> data, DataFile::open_bytes(storage_, file.name));
-        files_.push_back(std::move(data));
-        return catalog_.add_bytes(item, file, *files_.back());
-      }
+      case FileForm::kTorch: return catalog_.add_torch(file, *opened.file);
+      case FileForm::kSafetensors: return catalog_.add_safetensors(item, file, *opened.header, *opened.file);
+      case FileForm::kJson: return add_json(item, file, *opened.file);
+      case FileForm::kRaw: return catalog_.add_bytes(item, file, *opened.file);
     }
     return {};
   }
 
-  Result<void> open_json(const FoundItem& item, const ItemFile& file) {
-    CAIRN_TRY_ASSIGN(std::unique_ptr<DataFile> data, DataFile::open_bytes(storage_, file.name));
-    const std::uint64_t bytes = data->bytes().size();
+  Result<void> add_json(const FoundItem& item, const ItemFile& file, const DataFile& data) {
+    const std::uint64_t bytes = data.bytes().size();
     if (bytes > kJsonBytesMax) {
       return Error(ErrorCode::kUnsupported, "a JSON item that is larger than allowed")
           .expected("at most " + std::to_string(kJsonBytesMax) + " bytes")
           .actual(std::to_string(bytes));
     }
-    CAIRN_TRY_ASSIGN(const DataFile::Item text, data->read_item({0, 0, bytes}, false));
+    CAIRN_TRY_ASSIGN(const DataFile::Item text, data.read_item({0, 0, bytes}, false));
     CAIRN_TRY_ASSIGN(const Value value, json::read_json_value(text.bytes));
     checksum_ = crc32(std::as_bytes(std::span(text.bytes)), checksum_);
-    files_.push_back(std::move(data));
     return catalog_.add_json(item, file, value, bytes);
   }
 
   const storage::Storage& storage_;
   ItemCatalog catalog_;
   std::uint32_t checksum_;
-  std::vector<std::unique_ptr<DataFile>> files_;
+  OpenedItems opened_;
 };
 
 Result<OpenedItems> open_items(const storage::Storage& storage, const ItemFiles& found) {
@@ -156,6 +154,7 @@ Result<Checkpoint> open_torch_checkpointing(std::unique_ptr<storage::Storage> st
   for (auto& [key, unread] : opened.content.unread) {
     impl->unread_keys.emplace(key, Checkpoint::Impl::UnreadKey{unread.reason, unread.detail});
   }
+  impl->item_places = std::move(opened.places);
   for (std::unique_ptr<DataFile>& file : opened.files) impl->put_file(std::move(file));
   CAIRN_TRY(impl->catalog.index());
   return Checkpoint(std::move(impl));

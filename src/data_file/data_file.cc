@@ -117,9 +117,16 @@ Result<std::unique_ptr<DataFile>> DataFile::open_torch_item(const storage::Stora
   return file;
 }
 
+void DataFile::add_part(const std::string& fqn, Part part) {
+  if (!parts_) parts_ = std::make_shared<Parts>();
+  const auto offsets = part.box.offsets().span();
+  (*parts_)[fqn].insert_or_assign(std::vector(offsets.begin(), offsets.end()), std::move(part));
+}
+
 const DataFile::Part* DataFile::part_of(std::string_view fqn, const Box& box) const {
-  const auto parts = parts_.find(fqn);
-  if (parts == parts_.end()) return nullptr;
+  if (!parts_) return nullptr;
+  const auto parts = parts_->find(fqn);
+  if (parts == parts_->end()) return nullptr;
   const auto offsets = box.offsets().span();
   const auto part = parts->second.find(std::vector(offsets.begin(), offsets.end()));
   return part != parts->second.end() && part->second.box == box ? &part->second : nullptr;

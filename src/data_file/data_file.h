@@ -63,13 +63,15 @@ class DataFile {
     std::uint64_t first_element = 0;  // of the part, from the first element of the tensor in the file
     Extents strides;                  // of the tensor in the file
   };
+  // By key, and by the offsets of the chunk.
+  using Parts = std::map<std::string, std::map<std::vector<std::int64_t>, Part>, std::less<>>;
   // From now on tensor() knows the part of a tensor of the file. Before the file is used by a second thread. The caller
   // has checked that the part lies in the tensor.
-  void add_part(const std::string& fqn, Part part) {
-    const auto offsets = part.box.offsets().span();
-    parts_[fqn].insert_or_assign(std::vector(offsets.begin(), offsets.end()), std::move(part));
-  }
-  bool has_parts(std::string_view fqn) const { return parts_.contains(fqn); }
+  void add_part(const std::string& fqn, Part part);
+  bool has_parts(std::string_view fqn) const { return parts_ && parts_->contains(fqn); }
+  // The parts, for a later DataFile of the same file; null if there are none.
+  const std::shared_ptr<Parts>& parts() const { return parts_; }
+  void set_parts(std::shared_ptr<Parts> parts) { parts_ = std::move(parts); }
 
   // The saved chunk `chunk` of `tensor`. kCorrupt if the file contradicts the catalog; kUnsupported if the item is not
   // a plain strided tensor.
@@ -122,8 +124,7 @@ class DataFile {
   };
   SafetensorsChecksums safetensors_checksums_;
   std::unique_ptr<torch_file::StateFile> state_file_;  // reads `bytes_`
-  // By key, and by the offsets of the chunk.
-  std::map<std::string, std::map<std::vector<std::int64_t>, Part>, std::less<>> parts_;
+  std::shared_ptr<Parts> parts_;  // owned by the DataFiles of one file, and by the opener; null without parts
 };
 
 struct DataFile::OpenedSafetensors {
