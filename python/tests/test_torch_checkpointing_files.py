@@ -13,8 +13,10 @@ import torch
 import torch.distributed as dist
 from ranks import Gang
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
 from torch_checkpointing_files import (
     layout,
@@ -50,6 +52,17 @@ def model_of(seed: int) -> Any:
         fully_shard(layer)
     fully_shard(model)
     return model
+
+
+def parallel_model() -> Any:
+    """FSDP over tensor parallelism: StridedShard before Shard, and shards of both dimensions."""
+    torch.manual_seed(3)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    model = torch.nn.Sequential(torch.nn.Linear(7, 10), torch.nn.Linear(10, 6))
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    for layer in model:
+        fully_shard(layer, mesh=mesh["dp"])
+    return fully_shard(model, mesh=mesh["dp"])
 
 
 def trained(seed: int) -> tuple[Any, torch.optim.Optimizer]:
@@ -88,7 +101,7 @@ def assert_equal(actual: Any, expected: Any) -> None:
         assert actual == expected
 
 
-def save_theirs(directory: Path, expected: Path) -> None:
+def save_theirs(directory: Path, expected: Path, tensor_parallel: bool = False) -> None:
     """A rank of a job that saves with the package. Its metadata manager gathers over tensors of CUDA devices."""
     import torch_checkpointing
     from torch_checkpointing.default_resharder import DefaultResharder
@@ -104,11 +117,10 @@ def save_theirs(directory: Path, expected: Path) -> None:
     os.environ["RANK"], os.environ["WORLD_SIZE"] = str(dist.get_rank()), str(dist.get_world_size())
     config = torch_checkpointing.CheckpointManager.Config.with_sync_save()
     spec = torch_checkpointing.ItemSpec
-    config.items = {"model": spec(resharder=DefaultResharder()), "optimizer": spec(resharder=DefaultResharder())}
+    config.items = {name: spec(resharder=DefaultResharder(), required=False) for name in ("model", "optimizer")}
     config.storage_config = LocalFileSystemStorageConfig(use_direct_io=False)
     manager = config.build()
-    model, optimizer = trained(1)
-    saved = state_of(model, optimizer, 7)
+    saved = {"model": get_model_state_dict(parallel_model())} if tensor_parallel else state_of(*trained(1), 7)
     future = manager.save(str(directory), saved)
     if future is not None:
         future.result()
@@ -142,6 +154,16 @@ def test_a_job_of_other_ranks_loads_their_save(
     assert opened["step"] == 7 and opened["optimizer.param_groups.0.betas"] == (0.9, 0.999)
     report = cairn.verify(directory)
     assert not report.problems and report.bytes_checked > 0
+
+
+@needs_package
+def test_a_save_of_fsdp_over_tensor_parallelism_is_read(four: Gang, tmp_path: Path) -> None:
+    directory, expected = tmp_path / "theirs", tmp_path / "expected.pt"
+    four.run(save_theirs, directory, expected, True)
+    wanted = torch.load(expected)["model"]
+    opened = opened_in(directory)
+    for name, tensor in wanted.items():
+        assert torch.equal(opened[f"model.{name}"], tensor), name
 
 
 @needs_package

@@ -56,6 +56,40 @@ TEST(StateFile, HasTheKeysOfDcpsFlattening) {
   }
 }
 
+TEST(StateFile, OfAnItemHasLocalTensors) {
+  const std::string bytes = seed("dtensors.pt");
+  const MemorySource source(std::as_bytes(std::span(bytes)));
+  const auto item = StateFile::open_item(source, "model");
+  ASSERT_TRUE(item) << item.error().what();
+  const StateFile::Entry* const weight = (*item)->find("model.0.weight");
+  ASSERT_NE(weight, nullptr);
+  ASSERT_TRUE(weight->tensor);
+  EXPECT_EQ(weight->local_of, "DTensor");
+  EXPECT_EQ(weight->tensor->sizes, (Extents{3, 7}));
+  ASSERT_TRUE(weight->global_sizes);
+  EXPECT_EQ(*weight->global_sizes, (Extents{5, 7}));
+  const Result<std::string> payload = (*item)->payload(*weight);  // of the local tensor
+  ASSERT_TRUE(payload) << payload.error().what();
+  const auto decoded = decode_value(MemorySource(std::as_bytes(std::span(*payload))));
+  ASSERT_TRUE(decoded) << decoded.error().what();
+  ASSERT_NE(decoded->get_if<Array>(), nullptr);
+  EXPECT_EQ(decoded->get_if<Array>()->shape, (Extents{3, 7}));
+  // As a state, the file has DTensors, which only torch makes.
+  const auto state = StateFile::open(source);
+  ASSERT_TRUE(state) << state.error().what();
+  EXPECT_FALSE((*state)->find("0.weight")->tensor);
+}
+
+TEST(StateFile, OfAnItemMayHoldAnything) {
+  const std::string bytes = seed("list.pt");
+  const MemorySource source(std::as_bytes(std::span(bytes)));
+  EXPECT_FALSE(StateFile::open(source));
+  const auto item = StateFile::open_item(source, "losses");
+  ASSERT_TRUE(item) << item.error().what();
+  for (const StateFile::Entry& entry : (*item)->entries()) EXPECT_TRUE(entry.fqn.starts_with("losses")) << entry.fqn;
+  EXPECT_FALSE((*item)->entries().empty());
+}
+
 TEST(StateFile, SharedStorageIsOneRecord) {
   for (const std::string& name : kFormats) {
     SCOPED_TRACE(name);
