@@ -15,7 +15,7 @@ struct Range {
 // The elements of one dimension that a rank holds, in the order of its tensor.
 using Ranges = std::vector<Range>;
 
-// The first multiple of `step` that no range of `count` steps needs to exceed: ranges of one size, rounded up.
+// The length of a range if `length` elements are cut into `count` ranges of one size, rounded up.
 std::int64_t step_of(std::int64_t length, std::int64_t count) { return length / count + (length % count != 0 ? 1 : 0); }
 
 // Range number `index` of `count`, as torch.chunk cuts `length` elements.
@@ -27,25 +27,28 @@ Range chunk_of(std::int64_t length, std::int64_t count, std::int64_t index) {
   return {begin, std::min(step, length - begin)};
 }
 
+// Appends a range, joined with the last one where the two are adjacent.
+Result<void> append(Range range, ByteBudget& budget, Ranges& out) {
+  if (!out.empty() && out.back().begin + out.back().length == range.begin) {
+    out.back().length += range.length;
+    return {};
+  }
+  CAIRN_TRY(budget.charge(sizeof(Range)));
+  out.push_back(range);
+  return {};
+}
+
 // Appends the elements [cut.begin, cut.begin + cut.length) of the list `from`.
 Result<void> append_cut(const Ranges& from, Range cut, ByteBudget& budget, Ranges& out) {
   std::int64_t passed = 0;
   for (const Range& range : from) {
     if (cut.length == 0) return {};
-    const std::int64_t end = passed + range.length;
-    if (cut.begin < end) {
-      const std::int64_t skipped = cut.begin - passed;
-      const std::int64_t taken = std::min(range.length - skipped, cut.length);
-      const Range part{range.begin + skipped, taken};
-      if (!out.empty() && out.back().begin + out.back().length == part.begin) {
-        out.back().length += taken;
-      } else {
-        CAIRN_TRY(budget.charge(sizeof(Range)));
-        out.push_back(part);
-      }
-      cut = {cut.begin + taken, cut.length - taken};
-    }
-    passed = end;
+    const std::int64_t skipped = cut.begin - passed;
+    passed += range.length;
+    if (skipped >= range.length) continue;
+    const std::int64_t taken = std::min(range.length - skipped, cut.length);
+    CAIRN_TRY(append({range.begin + skipped, taken}, budget, out));
+    cut = {cut.begin + taken, cut.length - taken};
   }
   return {};
 }
@@ -76,7 +79,7 @@ Result<Ranges> placed(const Ranges& ranges, const Placement& placement, Range pl
   return out;
 }
 
-// Calls `visit` with one range of each dimension, for each combination: the last dimension changes fastest.
+// The boxes with one range of each dimension, for each combination: the last dimension changes fastest.
 Result<void> multiply(const std::vector<Ranges>& dimensions, ByteBudget& budget, LocalPieces& out) {
   const std::size_t count = dimensions.size();
   std::vector<std::size_t> at(count, 0);
