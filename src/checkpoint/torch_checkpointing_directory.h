@@ -4,8 +4,8 @@
 // The catalog has the keys, paths and kinds that a DCP checkpoint of the state {item: value} would have. Its files are
 // those of the items and ranks (item_files.h), and the tensors are put together by item_catalog.h. All files are opened
 // with the directory, and no link is followed: each file must agree with `metadata.pkl` before a byte is used. Of many
-// files each is closed again, and a read opens it once more. JSON
-// items are values, and the class that their layout names is never imported; raw items are bytes.
+// files each is closed again, and a read opens it once more. JSON items are values, and the class that their layout
+// names is never imported; raw items are bytes.
 #pragma once
 
 #include <cairn/checkpoint.h>

@@ -73,7 +73,7 @@ struct ShardingOfRanks {
 enum class FileForm : std::uint8_t { kTorch, kJson, kRaw, kSafetensors };
 
 struct RankFile {
-  std::string name;  // relative to the directory; checked by nobody
+  std::string name;  // relative to the directory, and unchecked
   FileForm form = FileForm::kTorch;
 };
 
