@@ -163,8 +163,7 @@ Entry unreadable(Entry entry, const Error& error, Outcome& outcome) {
 Entry entry_of(const ListedCheckpoint& listed, Outcome& outcome) {
   Entry entry{listed.directory, "complete", {}};
   const bool is_model = listed.format == CheckpointFormat::kSafetensors;
-  const bool is_of_items = listed.format == CheckpointFormat::kTorchCheckpointing;
-  entry.time = time_of(is_model ? listed.directory : listed.directory / (is_of_items ? kItemMetadata : kMetadata));
+  entry.time = time_of(is_model ? listed.directory : listed.directory / kMetadata);
   entry.is_newest = listed.is_newest;
   if (listed.state == ListedCheckpoint::State::kUnreadable) {
     return unreadable(

@@ -64,9 +64,6 @@ struct LatestOptions {
 // each data file must reach to the end of its last item. Checkpoints are checked from the newest on, up to the first
 // that is whole. Later saves of this process are ordered after every checkpoint that this call has read.
 //
-// A directory of Meta's torch_checkpointing counts as a checkpoint of stock torch if it has a `metadata.pkl`, whose
-// time counts. It is whole if it can be opened. Without `metadata.pkl` it does not count.
-//
 // If no directory holds a DCP checkpoint, not even an unusable one, the result is the directory with the newest
 // safetensors model that Cairn has saved, in the order of saves. A model counts only if it can be opened: all files are
 // there, and belong to one save. Models of other programs do not count: `root` may also hold the model that a training

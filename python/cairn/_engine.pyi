@@ -419,7 +419,7 @@ def checkpoints(
         Literal["complete", "incomplete", "unreadable"],
         str | None,
         bool,
-        Literal["dcp", "safetensors", "torch_checkpointing"],
+        Literal["dcp", "safetensors"],
     ]
 ]: ...
 

@@ -50,7 +50,7 @@ class ListedCheckpoint(NamedTuple):
     state: Literal["complete", "incomplete", "unreadable"]  # incomplete: a data file is missing, or has a wrong size
     reason: str | None  # of a checkpoint that is not complete
     is_newest: bool  # the result of latest()
-    format: Literal["dcp", "safetensors", "torch_checkpointing"]
+    format: Literal["dcp", "safetensors"]
 
 
 def latest(
@@ -72,9 +72,6 @@ def latest(
 
     If no directory holds a checkpoint of DCP, not even an unusable one, the result is the directory of the newest
     safetensors model that Cairn has saved, in the same order. Models of other programs do not count.
-
-    A directory of Meta's ``torch_checkpointing`` counts as a checkpoint of stock torch if it has a ``metadata.pkl``, by
-    whose time it is ordered.
 
     A damaged checkpoint does not count: one whose metadata differs from its checksum or can't be decoded, or one with a
     missing or short data file. The bytes of the data files are not read: :func:`verify` reads them. A RuntimeWarning

@@ -271,11 +271,19 @@ def test_version_1_and_other_forms_of_items_are_read(tmp_path: Path) -> None:
 def test_one_rank_without_metadata_opens_whole(tmp_path: Path) -> None:
     torch.save({"w": torch.ones(3), "t": (torch.zeros(2), 5)}, tmp_path / "model_0.pt")
     torch.save(9, tmp_path / "step_0.pt")
-    (tmp_path / "config.json").write_text('{"a": null}')
     opened = opened_in(tmp_path)
-    assert set(opened) == {"model.w", "model.t", "step", "config.a"}
-    assert torch.equal(opened["model.w"], torch.ones(3)) and opened["step"] == 9 and opened["config.a"] is None
+    assert set(opened) == {"model.w", "model.t", "step"}
+    assert torch.equal(opened["model.w"], torch.ones(3)) and opened["step"] == 9
     assert opened["model.t"][1] == 5
+
+
+@pytest.mark.parametrize("other", ["config.json", "best.pt", "step-1/.metadata", "model_2.pt"])
+def test_names_alone_identify_no_directory_with_other_files(tmp_path: Path, other: str) -> None:
+    torch.save({"w": torch.ones(3)}, tmp_path / "model_0.pt")
+    (tmp_path / other).parent.mkdir(exist_ok=True)
+    (tmp_path / other).write_bytes(b"{}")
+    with pytest.raises(cairn.NotFound, match="no checkpoint"):
+        opened_in(tmp_path)
 
 
 # --- Refused ----------------------------------------------------------------------------------------------------------
@@ -290,9 +298,9 @@ def two_ranks(directory: Path) -> Path:
 
 def test_several_ranks_without_metadata_are_refused(tmp_path: Path) -> None:
     (two_ranks(tmp_path) / "metadata.pkl").unlink()
-    with pytest.raises(cairn.Unsupported, match=r"no metadata\.pkl.*no resharder.*Open the file of one rank") as caught:
+    with pytest.raises(cairn.Unsupported, match=r"without the metadata\.pkl.*Open the file of one rank") as caught:
         opened_in(tmp_path)
-    assert caught.value.key == "model.w" and "model_0.pt and model_1.pt" in str(caught.value)
+    assert "model_0.pt and model_1.pt" in str(caught.value)
     assert torch.equal(opened_in(tmp_path / "model_1.pt")["w"], TENSOR[4:])
 
 
@@ -306,6 +314,37 @@ def test_keys_that_differ_between_ranks_are_refused_alone(tmp_path: Path) -> Non
     with pytest.raises(cairn.Unsupported, match=r"different values.*loader_0\.pt and loader_1\.pt"):
         opened["loader.seed"]
     assert "loader.seed" in tool.text_of("verify", tmp_path)
+
+
+def test_replicas_of_different_elements_are_refused_alone(tmp_path: Path) -> None:
+    """Two stages of a pipeline may save two tensors under one key, each on a mesh of its own."""
+    stages = [of_dtensor(TENSOR, mesh_of((1,), [rank]), (Replicate(),)) for rank in range(2)]
+    write_metadata(tmp_path, {"stage": {(name,): stages[0] + stages[1] for name in "vw"}}, 2)
+    for rank in range(2):
+        torch.save({"v": TENSOR.clone(), "w": TENSOR + rank}, tmp_path / f"stage_{rank}.pt")
+    opened = opened_in(tmp_path)
+    assert torch.equal(opened["stage.v"], TENSOR)
+    with pytest.raises(cairn.Unsupported, match=r"different elements of one part.*ranks 0 and 1"):
+        opened["stage.w"]
+    assert "stage.w" in tool.text_of("verify", tmp_path)
+
+
+def test_a_part_of_a_tensor_inside_a_value_is_refused_alone(tmp_path: Path) -> None:
+    whole, mesh = torch.zeros(4), mesh_of((2,), [0, 1])
+    write_metadata(tmp_path, {"pair": {(0,): of_dtensor(whole, mesh, (Shard(0),))}}, 2)
+    for rank in range(2):
+        torch.save((local_of(whole, mesh, (Shard(0),), rank), 1), tmp_path / f"pair_{rank}.pt")
+    with pytest.raises(cairn.Unsupported, match="a value holds a part of a tensor"):
+        opened_in(tmp_path)["pair"]
+
+
+def test_a_json_file_of_another_program_is_refused_alone(tmp_path: Path) -> None:
+    two_ranks(tmp_path)
+    (tmp_path / "metrics.json").write_text('{"a": 1}\n{"a": 2}\n')
+    opened = opened_in(tmp_path)
+    assert torch.equal(opened["model.w"], TENSOR)
+    with pytest.raises(cairn.Unsupported, match=r"can't be decoded.*metrics\.json"):
+        opened["metrics"]
 
 
 def test_a_sharding_of_an_unknown_class_is_of_its_key(tmp_path: Path) -> None:
@@ -448,23 +487,10 @@ def test_a_checkpoint_of_dcp_stays_one(tmp_path: Path) -> None:
 # --- A root of such directories ---------------------------------------------------------------------------------------
 
 
-def test_the_newest_of_a_root_is_found(tmp_path: Path) -> None:
-    for step in (1, 2, 3):
-        two_ranks(tmp_path / f"step-{step}")
-        os.utime(tmp_path / f"step-{step}" / "metadata.pkl", (1_000_000 + step, 1_000_000 + step))
-    assert cairn.latest(tmp_path) == str(tmp_path / "step-3")
-    (tmp_path / "step-3" / "model_1.pt").unlink()
-    with pytest.warns(RuntimeWarning, match=r"model_1\.pt.*is passed over"):
-        assert cairn.latest(tmp_path) == str(tmp_path / "step-2")
-    listed = cairn.checkpoints(tmp_path)
-    assert [Path(each.directory).name for each in listed] == ["step-3", "step-2", "step-1"]
-    assert [each.state for each in listed] == ["incomplete", "complete", "complete"]
-    assert {each.format for each in listed} == {"torch_checkpointing"}
-    assert "<- newest" in tool.run("ls", tmp_path).stdout.decode().splitlines()[1]
-
-
-def test_other_directories_of_a_root_do_not_count(tmp_path: Path) -> None:
+def test_the_directories_of_a_root_do_not_count(tmp_path: Path) -> None:
+    """Nothing in them tells the newest: the package writes metadata.pkl in some saves and not in others."""
     cairn.save({"w": torch.ones(2)}, checkpoint_id=tmp_path / "step-1")
+    two_ranks(tmp_path / "step-2")
     for name, content in (("notes", {"a": 1}), ("lists", [1])):
         (tmp_path / name).mkdir()
         (tmp_path / name / "metadata.pkl").write_bytes(pickle.dumps(content))

@@ -15,10 +15,8 @@
 #include <utility>
 
 #include "checkpoint/checkpoint_impl.h"
-#include "checkpoint/item_files.h"
 #include "checkpoint/open_calls.h"
 #include "checkpoint/safetensors_model.h"
-#include "checkpoint/torch_checkpointing_directory.h"
 #include "commit/job_identity.h"
 #include "commit/lease.h"
 #include "core/checksum.h"
@@ -113,22 +111,6 @@ std::optional<Candidate> candidate_in(const OpenDirectory& open, const fs::path&
     return is_removed ? std::nullopt : unreadable(std::move(order).error().file(metadata_name));
   }
   candidate.order = *order;
-  return candidate;
-}
-
-// Nullopt if the directory holds no metadata.pkl of torch_checkpointing. Beside files of ranks a damaged one counts.
-std::optional<Candidate> items_in(const OpenDirectory& open, const fs::path& directory) {
-  const std::string name(torch_checkpointing::kMetadataName);
-  const auto storage = open(directory);
-  if (!storage || !(*storage)->touched_at(name) || !holds_torch_checkpointing(**storage)) return std::nullopt;
-  std::optional<Candidate> candidate = candidate_in(open, directory, name);
-  if (!candidate) return std::nullopt;
-  candidate->is_of_items = true;
-  if (candidate->fault) return candidate;
-  const Result<ItemFiles> found = find_item_files(**storage);
-  const bool is_known = found || found.error().code() != ErrorCode::kCorrupt || holds_first_rank(**storage);
-  if (!is_known) return std::nullopt;
-  if (!found) candidate->fault = storage::unavailable_if_stale(Error(found.error()));
   return candidate;
 }
 
@@ -245,10 +227,6 @@ Result<void> check_once(const OpenDirectory& open, const Candidate& candidate, D
     CAIRN_TRY(open_safetensors(std::move(storage), {}));
     return {};
   }
-  if (candidate.is_of_items) {
-    CAIRN_TRY(open_torch_checkpointing(std::move(storage)));
-    return {};
-  }
   CAIRN_TRY_ASSIGN(const auto metadata, storage->open(candidate.metadata_name, true));
   CAIRN_TRY_ASSIGN(const std::optional<manifest::CommitRecord> record, record_in(*metadata));
   if (!record) return check_stock(std::move(storage), candidate.metadata_name);
@@ -273,22 +251,18 @@ Result<std::unique_ptr<storage::Storage>> open_plainly(const fs::path& directory
 }
 
 std::vector<Candidate> candidates_in(const CheckpointDirectories& directories, std::optional<std::uint32_t> rank,
-                                     Models models, const OpenDirectory& open, Items items) {
+                                     Models models, const OpenDirectory& open) {
   std::vector<std::string> names{std::string(kMetadataName)};
   if (rank) names.push_back(metadata_name(rank));
   Kinds checkpoints;
   for (const fs::path& directory : directories) {
-    bool is_found = false;
     for (const std::string& name : names) {
       std::optional<Candidate> found = candidate_in(open, directory, name);
       if (!found) continue;
-      is_found = true;
       const bool is_of_directory = found->fault && (found->is_dangling || leaves_open(*found->fault));
       checkpoints.add(*std::move(found));
       if (is_of_directory) break;  // one fault for the directory
     }
-    if (is_found || items == Items::kLeftOut) continue;
-    if (std::optional<Candidate> found = items_in(open, directory)) checkpoints.add(*std::move(found));
   }
   std::vector<Candidate> all;
   append_in_order(all, std::move(checkpoints));

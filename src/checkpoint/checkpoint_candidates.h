@@ -34,7 +34,6 @@ struct Candidate {
   std::optional<Order> order = {};  // nullopt: a checkpoint of stock torch, or the order can't be read
   std::optional<Error> fault = {};  // the order can't be read
   bool is_dangling = false;         // the directory is a link to nothing: a fault
-  bool is_of_items = false;         // a directory of torch_checkpointing, whose metadata is metadata.pkl
 
   bool is_model() const { return metadata_name.empty(); }
   // Whether the commit record orders the candidate; otherwise the time of the metadata does.
@@ -44,16 +43,12 @@ struct Candidate {
 
 // kIfAlone: models only if no directory holds a DCP checkpoint, not even an unusable one. Links to nothing hold none.
 enum class Models : std::uint8_t { kIfAlone, kListed };
-// Whether directories of torch_checkpointing with a metadata.pkl count, by the time of metadata.pkl. Those without one
-// never count: nothing but the name of a file would tell them from other directories.
-enum class Items : std::uint8_t { kLeftOut, kIncluded };
 
 // The candidates in the order of latest(), the newest first; a candidate whose order can't be read has its place by the
 // time of its metadata. The models that Cairn has saved come last. With `rank` also the checkpoints that this rank
 // saved alone. Reads the commit record of each directory, and neither pickles nor data files.
 std::vector<Candidate> candidates_in(const CheckpointDirectories& directories, std::optional<std::uint32_t> rank,
-                                     Models models, const OpenDirectory& open = open_plainly,
-                                     Items items = Items::kLeftOut);
+                                     Models models, const OpenDirectory& open = open_plainly);
 
 // Why a load of the candidate would fail; nullopt if the metadata has the recorded checksums and if all data files are
 // there with the recorded sizes. Of a stock checkpoint the pickle must be readable, and no data file may be missing or

@@ -1,13 +1,16 @@
 #include "checkpoint/item_catalog.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 #include <variant>
 
 #include "core/checked.h"
+#include "core/checksum.h"
 #include "format/safetensors/header.h"
 #include "format/torch_checkpointing/shard_pieces.h"
 #include "format/torch_file/state_file.h"
+#include "format/zip/directory.h"
 
 namespace cairn::checkpointer {
 namespace {
@@ -74,6 +77,27 @@ std::uint64_t first_element_of(const Extents& offsets, const Extents& strides) {
   return first;
 }
 
+// The records of a .pt file, by their places.
+using RecordCrcs = std::unordered_map<std::uint64_t, const zip::DirectoryEntry*, SeededHash>;
+
+RecordCrcs crcs_of(const StateFile& state) {
+  RecordCrcs crcs;
+  if (!state.is_archive()) return crcs;
+  for (const StateFile::Record& record : state.records()) crcs.emplace(record.place->local_header_offset, record.place);
+  return crcs;
+}
+
+// As LocalTensor::checksum: of the record's CRC and of the order of the elements.
+std::optional<std::uint32_t> checksum_of(const torch_file::TensorNode& tensor, const RecordCrcs& crcs,
+                                         std::uint64_t record) {
+  const auto place = crcs.find(record);
+  if (place == crcs.end() || !place->second->crc) return std::nullopt;
+  const Result<std::int64_t> count = element_count(tensor.sizes);
+  if (!count || static_cast<std::uint64_t>(*count) * item_bytes(tensor.dtype) != place->second->size)
+    return std::nullopt;
+  return crc32(std::as_bytes(tensor.strides.span()), *place->second->crc);
+}
+
 bool lies_within(const Extents& offsets, const Extents& sizes, const Extents& shape) {
   const Result<Box> box = Box::make(offsets, sizes);
   return box && box->within(shape);
@@ -114,6 +138,7 @@ Result<void> ItemCatalog::add_torch(const ItemFile& file, DataFile& data) {
   catalog_.files.push_back(file.name);
   budget_ = ByteBudget(data.bytes().size());
   const StateFile& state = *data.state_file();
+  const RecordCrcs crcs = crcs_of(state);
   for (const StateFile::Entry& entry : state.entries()) {
     Key& key = key_of(entry.fqn, entry.path, file);
     const StateFile::Range range = state.range(entry);
@@ -121,6 +146,7 @@ Result<void> ItemCatalog::add_torch(const ItemFile& file, DataFile& data) {
     if (entry.tensor) {
       LocalTensor local{entry.tensor->dtype,         entry.tensor->sizes, entry.tensor->strides, location,
                         entry.tensor->requires_grad, entry.local_of,      entry.global_sizes};
+      local.checksum = checksum_of(*entry.tensor, crcs, range.offset);
       if (auto added = add_tensor(key, file, local, data); !added) {
         return std::move(added).error().key(key.fqn).file(file.name);
       }
@@ -201,6 +227,13 @@ Result<void> ItemCatalog::add_json_entry(Path& path, const Value& value, const I
   return {};
 }
 
+void ItemCatalog::add_undecoded(const FoundItem& item, const ItemFile& file, std::uint64_t bytes, std::string why) {
+  catalog_.files.push_back(file.name);
+  Key& key = key_of(item.name, {item.name}, file);
+  if (key.ranks.size() == 1) key.location = {file_number(), 0, bytes};
+  if (!key.unread) key.unread = Unread{"a JSON file that can't be decoded", file.name + ": " + std::move(why)};
+}
+
 Result<void> ItemCatalog::add_bytes(const FoundItem& item, const ItemFile& file, const DataFile& data) {
   // Larger files are not compared: one rank of a job writes them, or each rank its own.
   constexpr std::uint64_t kComparedBytesMax = std::uint64_t{16} << 20;
@@ -231,7 +264,7 @@ void ItemCatalog::add_value(Key& key, const ItemLocation& location, const std::f
   if (is_first || key.unread) return;
   if (key.is_tensor || !is_equal()) {
     key.unread =
-        Unread{"the ranks hold different values under one key", key.files.front() + " and " + key.files.back(), true};
+        Unread{"the ranks hold different values under one key", key.files.front() + " and " + key.files.back()};
   }
 }
 
@@ -247,7 +280,7 @@ Result<void> ItemCatalog::add_tensor(Key& key, const ItemFile& file, const Local
   if (key.unread) return {};
   if (!key.is_tensor) {
     key.unread = Unread{"a tensor in the file of one rank, and a value in the file of another",
-                        key.files.front() + " and " + key.files.back(), true};
+                        key.files.front() + " and " + key.files.back()};
     return {};
   }
   if (key.saved != nullptr) return add_sharded(key, file, local, data);
@@ -255,7 +288,7 @@ Result<void> ItemCatalog::add_tensor(Key& key, const ItemFile& file, const Local
     add_alone(key, local);
   } else {
     key.unread = Unread{"several ranks hold a tensor, and metadata.pkl has no geometry for it",
-                        key.files.front() + " and " + key.files.back(), true};
+                        key.files.front() + " and " + key.files.back()};
   }
   return {};
 }
@@ -265,11 +298,11 @@ void ItemCatalog::add_alone(Key& key, const LocalTensor& local) {
   const bool is_part = local.global_sizes && !(*local.global_sizes == local.sizes);
   if (!local.local_of.empty() && (local.local_of != "DTensor" || is_part || !local.global_sizes)) {
     key.unread = Unread{"a tensor of a class, and metadata.pkl has no geometry for it",
-                        std::string(local.local_of) + ", " + tensor_text(local.dtype, local.sizes), is_part};
+                        std::string(local.local_of) + ", " + tensor_text(local.dtype, local.sizes)};
     return;
   }
   key.tensor.shape = local.sizes;
-  if (const Result<Box> whole = Box::whole(local.sizes)) add_box(key, *whole, local.location);
+  if (const Result<Box> whole = Box::whole(local.sizes)) add_box(key, *whole, local);
 }
 
 const ShardingOfRanks* ItemCatalog::sharding_of(Key& key, std::uint32_t rank) const {
@@ -311,7 +344,7 @@ Result<void> ItemCatalog::add_sharded(Key& key, const ItemFile& file, const Loca
     const std::string of_file = tensor_text(local.dtype, local.sizes) + rank_text(file);
     // The package takes a plain tensor for one that all ranks hold alike, and asks one rank alone for its shape.
     if (is_replicated(sharding)) {
-      key.unread = Unread{"the tensor of a rank differs from metadata.pkl", of_metadata + ", and " + of_file, true};
+      key.unread = Unread{"the tensor of a rank differs from metadata.pkl", of_metadata + ", and " + of_file};
       return {};
     }
     return Error(ErrorCode::kCorrupt, "the tensor of a rank differs from metadata.pkl")
@@ -320,9 +353,8 @@ Result<void> ItemCatalog::add_sharded(Key& key, const ItemFile& file, const Loca
   }
   if (key.boxes.empty()) key.tensor.shape = shape;
   if (!(key.tensor.shape == shape) || key.tensor.dtype != local.dtype) {
-    key.unread =
-        Unread{"the ranks hold tensors of different shapes or dtypes under one key",
-               tensor_text(key.tensor.dtype, key.tensor.shape) + " and " + tensor_text(local.dtype, shape), true};
+    key.unread = Unread{"the ranks hold tensors of different shapes or dtypes under one key",
+                        tensor_text(key.tensor.dtype, key.tensor.shape) + " and " + tensor_text(local.dtype, shape)};
     return {};
   }
   return add_pieces(key, pieces, local, data);
@@ -339,36 +371,48 @@ Result<void> ItemCatalog::add_pieces(Key& key, const std::vector<BoxSharding::Pi
     }
     CAIRN_TRY(budget_.charge(sizeof(BoxSharding::Piece)));
     const std::size_t boxes_before = key.boxes.size();
-    add_box(key, piece.box, local.location);
     const bool is_whole = piece.box.sizes() == local.sizes;
+    LocalTensor of_piece{local.dtype, {}, {}, local.location};
+    if (is_whole) of_piece.checksum = local.checksum;
+    add_box(key, piece.box, of_piece);
     if (is_whole || key.boxes.size() == boxes_before) continue;
     data.add_part(key.fqn, {piece.box, first_element_of(piece.local_offsets, local.strides), local.strides});
   }
   return {};
 }
 
-void ItemCatalog::add_box(Key& key, const Box& box, const ItemLocation& location) {
+void ItemCatalog::add_box(Key& key, const Box& box, const LocalTensor& local) {
   std::string numbers;
   for (const Extents* extents : {&box.offsets(), &box.sizes()}) {
     numbers.append(reinterpret_cast<const char*>(extents->data()), extents->size() * sizeof(std::int64_t));
   }
-  if (!key.boxes.insert(std::move(numbers)).second) return;
+  const auto [first, is_new] = key.boxes.try_emplace(std::move(numbers), local.checksum);
+  if (!is_new) {
+    const bool differ = first->second && local.checksum && *first->second != *local.checksum;
+    if (!differ || key.unread) return;
+    key.unread = Unread{"the ranks hold different elements of one part of the tensor",
+                        to_string(box.sizes()) + " at " + to_string(box.offsets()) + ", in the files of ranks " +
+                            std::to_string(key.ranks.front()) + " and " + std::to_string(key.ranks.back())};
+    return;
+  }
   CatalogTensor& tensor = key.tensor;
   tensor.boxes.insert(tensor.boxes.end(), box.offsets().begin(), box.offsets().end());
   tensor.boxes.insert(tensor.boxes.end(), box.sizes().begin(), box.sizes().end());
-  tensor.locations.push_back(location);
+  tensor.locations.push_back(local.location);
 }
 
-// Whether the tensor is in a value, for example in a tuple: the flat key is then the tuple's.
-bool ItemCatalog::lies_in_value(std::string_view fqn) const {
+// The value that the tensor is in, for example a tuple: the flat key is then the tuple's. Null if there is none.
+ItemCatalog::Key* ItemCatalog::value_around(std::string_view fqn) {
   for (std::size_t dot = fqn.rfind('.'); dot != std::string_view::npos && dot > 0; dot = fqn.rfind('.', dot - 1)) {
     const auto place = places_.find(fqn.substr(0, dot));
-    if (place != places_.end()) return !keys_[place->second].is_tensor;
+    if (place == places_.end()) continue;
+    Key& key = keys_[place->second];
+    return key.is_tensor ? nullptr : &key;
   }
-  return false;
+  return nullptr;
 }
 
-Result<void> ItemCatalog::check_held(const SavedItem& saved, const FoundItem& found) const {
+Result<void> ItemCatalog::check_held(const SavedItem& saved, const FoundItem& found) {
   const auto lacking = [&](const SavedItem::Tensor& tensor, std::uint32_t rank) {
     const auto& layout = saved.files[rank];
     const std::string name = layout ? layout->name : torch_checkpointing::default_file_name(saved.name, rank);
@@ -384,7 +428,15 @@ Result<void> ItemCatalog::check_held(const SavedItem& saved, const FoundItem& fo
   for (const SavedItem::Tensor& tensor : saved.tensors) {
     const auto place = places_.find(tensor.fqn);
     const Key* const key = place != places_.end() ? &keys_[place->second] : nullptr;
-    if (key == nullptr && lies_in_value(tensor.fqn)) continue;
+    Key* const value = key == nullptr ? value_around(tensor.fqn) : nullptr;
+    if (value != nullptr) {
+      const bool is_sharded =
+          !std::ranges::all_of(tensor.shardings, [](const ShardingOfRanks& it) { return is_replicated(it.sharding); });
+      if (is_sharded && !value->unread) {
+        value->unread = Unread{"a value holds a part of a tensor that several ranks share", tensor.fqn};
+      }
+      continue;
+    }
     for (const ShardingOfRanks& sharding : tensor.shardings) {
       const std::vector<std::uint32_t>& ranks = metadata_->rank_sets[sharding.ranks];
       if (ranks.empty()) continue;
@@ -409,7 +461,7 @@ Result<ItemCatalog::Content> ItemCatalog::finish(const std::vector<FoundItem>& i
     // A tensor without elements has no boxes yet.
     if (key.is_tensor && !key.unread && key.tensor.locations.empty()) {
       CAIRN_TRY_ASSIGN(const Box whole, Box::whole(key.tensor.shape));
-      if (whole.element_count() == 0) add_box(key, whole, key.location);
+      if (whole.element_count() == 0) add_box(key, whole, {key.tensor.dtype, {}, {}, key.location});
     }
     const bool is_tensor = key.is_tensor && !key.unread;
     const auto index = is_tensor ? catalog_.tensors.size() : catalog_.values.size();

@@ -1,9 +1,10 @@
 // ItemCatalog: the catalog of a directory of torch_checkpointing, put together from the files of all items and ranks.
 //
 // A tensor of metadata.pkl is the union of the boxes that its ranks hold; of a box that several ranks hold, the first
-// rank counts. Any other key is in one file, or is equal in the files of all ranks that hold it. A key about which the
-// ranks disagree, or of a class that only the saving program knows, stays in the catalog as a value that no call reads
-// (Unread): the other keys stay readable.
+// rank counts. If the box is the whole record of a .pt file, the CRCs of the records must be equal: two stages of a
+// pipeline may save two tensors under one key. Any other key is in one file, or is equal in the files of all ranks that
+// hold it. A key about which the ranks disagree, or of a class that only the saving program knows, stays in the catalog
+// as a value that no call reads (Unread): the other keys stay readable.
 //
 // One thread at a time. The files of one item are added in the order of their ranks. The metadata and the items outlive
 // the ItemCatalog, and so do the DataFiles of compares_with().
@@ -41,6 +42,8 @@ class ItemCatalog {
                                data_file::DataFile& data);
   Result<void> add_json(const FoundItem& item, const ItemFile& file, const Value& value, std::uint64_t bytes);
   Result<void> add_bytes(const FoundItem& item, const ItemFile& file, const data_file::DataFile& data);
+  // A JSON file that can't be decoded, of `bytes` bytes: a key that no call reads.
+  void add_undecoded(const FoundItem& item, const ItemFile& file, std::uint64_t bytes, std::string why);
 
   // Whether a later file is compared with a value of this file, which then stays open until finish().
   bool compares_with(const data_file::DataFile& data) const { return compared_.contains(&data); }
@@ -48,8 +51,7 @@ class ItemCatalog {
   // A key that no call reads, and why.
   struct Unread {
     std::string reason;
-    std::string detail;        // what was found
-    bool is_of_ranks = false;  // several ranks hold the key, and nothing tells how their parts fit together
+    std::string detail;  // what was found
   };
 
   struct Content {
@@ -70,6 +72,8 @@ class ItemCatalog {
     bool requires_grad = false;
     std::string_view local_of = {};  // as StateFile::Entry
     std::optional<Extents> global_sizes = {};
+    // Equal for equal elements, if the tensor is the whole record of a .pt file.
+    std::optional<std::uint32_t> checksum = {};
   };
 
   struct Key {
@@ -82,7 +86,8 @@ class ItemCatalog {
     ItemLocation location;  // of the first rank's part
     std::vector<std::uint32_t> ranks;
     std::vector<std::string> files;  // of the first two ranks, for errors
-    std::unordered_set<std::string, SeededHash> boxes;
+    // LocalTensor::checksum of the rank that counts, by box.
+    std::unordered_map<std::string, std::optional<std::uint32_t>, SeededHash> boxes;
     const data_file::DataFile* first = nullptr;  // of a value: the file of the first rank
     std::optional<Unread> unread;
   };
@@ -93,12 +98,12 @@ class ItemCatalog {
   Result<void> add_pieces(Key& key, const std::vector<torch_checkpointing::BoxSharding::Piece>& pieces,
                           const LocalTensor& local, data_file::DataFile& data);
   void add_alone(Key& key, const LocalTensor& local);
-  void add_box(Key& key, const Box& box, const ItemLocation& location);
+  static void add_box(Key& key, const Box& box, const LocalTensor& local);
   void add_value(Key& key, const ItemLocation& location, const std::function<bool()>& is_equal);
   Result<void> add_json_entry(Path& path, const Value& value, const ItemFile& file, std::uint64_t bytes);
   const torch_checkpointing::ShardingOfRanks* sharding_of(Key& key, std::uint32_t rank) const;
-  Result<void> check_held(const torch_checkpointing::SavedItem& saved, const FoundItem& found) const;
-  bool lies_in_value(std::string_view fqn) const;
+  Result<void> check_held(const torch_checkpointing::SavedItem& saved, const FoundItem& found);
+  Key* value_around(std::string_view fqn);
   std::uint32_t file_number() const { return static_cast<std::uint32_t>(catalog_.files.size() - 1); }
 
   const torch_checkpointing::SavedMetadata* metadata_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <map>
+#include <set>
 #include <span>
 #include <string_view>
 #include <unordered_set>
@@ -90,7 +91,7 @@ class ItemFileSearch {
       if (listed.name.starts_with('.')) continue;
       auto named = torch_checkpointing::parse_default_file_name(listed.name);
       const bool is_torch = named.has_value();
-      if (!named) named = json_file(listed.name);
+      if (!named && world_size) named = json_file(listed.name);
       const bool is_of_job = named && (!world_size || named->rank < *world_size);
       if (listed.is_folder || !is_of_job || known_.contains(named->item)) {
         if (!listed.is_folder || !is_parent_of_claimed(listed.name)) found_.left_out.push_back(listed.name);
@@ -101,7 +102,7 @@ class ItemFileSearch {
       item.files.push_back({named->rank, listed.name, is_torch ? FileForm::kTorch : FileForm::kJson});
     }
     for (auto& [name, item] : items) {
-      std::ranges::sort(item.files, {}, &ItemFile::rank);
+      std::ranges::sort(item.files, {}, [](const ItemFile& file) { return std::pair(file.rank, file.form); });
       leave_out_doubles(item);
       found_.items.push_back(std::move(item));
     }
@@ -115,7 +116,7 @@ class ItemFileSearch {
     return std::ranges::any_of(claimed_, [&](const std::string& name) { return name.starts_with(prefix); });
   }
 
-  // `x_0.pt`, `x_0.json` and `x.json` have one item and rank: the first by the list counts.
+  // `x_0.pt`, `x_0.json` and `x.json` have one item and rank: the file of torch.save counts, else the first by name.
   void leave_out_doubles(FoundItem& item) {
     std::vector<ItemFile> kept;
     for (ItemFile& file : item.files) {
@@ -143,29 +144,25 @@ bool holds_torch_checkpointing(const storage::Storage& storage) {
   if (!files) return false;
   bool has_model = false;
   bool has_metadata = false;
-  bool has_first_rank = false;
+  bool has_other = false;
+  std::set<std::uint32_t> ranks;
   for (const storage::ListedFile& file : *files) {
+    const auto named = torch_checkpointing::parse_default_file_name(file.name);
+    const bool is_of_rank = named && !file.is_folder;
+    if (is_of_rank) ranks.insert(named->rank);
+    has_other |= !is_of_rank && !file.name.starts_with('.');
     if (file.is_folder) continue;
     if (commit::is_dcp_file_name(file.name)) return false;
     has_model |= model_directory::is_index_name(file.name) || model_directory::has_model_suffix(file.name);
     has_metadata |= file.name == torch_checkpointing::kMetadataName;
-    const auto named = torch_checkpointing::parse_default_file_name(file.name);
-    has_first_rank |= named && named->rank == 0;
   }
   if (has_model) {
     if (!has_metadata) return false;
     const auto metadata = read_saved_metadata_in(storage);
     return metadata && metadata->has_value();
   }
-  return has_metadata || has_first_rank;
-}
-
-bool holds_first_rank(const storage::Storage& storage) {
-  const Result<std::vector<storage::ListedFile>> files = storage.list();
-  return files && std::ranges::any_of(*files, [](const storage::ListedFile& file) {
-           const auto named = torch_checkpointing::parse_default_file_name(file.name);
-           return !file.is_folder && named && named->rank == 0;
-         });
+  const bool are_all_ranks = !ranks.empty() && *ranks.rbegin() == ranks.size() - 1;
+  return has_metadata || (are_all_ranks && !has_other);
 }
 
 Result<ItemFiles> find_item_files(const storage::Storage& storage) {

@@ -1,8 +1,8 @@
 // find_item_files: the files of a directory of torch_checkpointing, and the item and rank of each.
 //
 // `metadata.pkl` names the items whose tensors several ranks share, and their files. The files of all other items have
-// the default names `<item>_<rank>.pt`, or end in `.json`: nothing else tells their item. Reads metadata.pkl and the
-// list of the directory, and opens no other file.
+// the default names `<item>_<rank>.pt`, or beside a metadata.pkl end in `.json`: nothing else tells their item. Reads
+// metadata.pkl and the list of the directory, and opens no other file.
 #pragma once
 
 #include <cairn/result.h>
@@ -37,13 +37,10 @@ struct ItemFiles {
   std::vector<std::string> left_out;  // files of no known item
 };
 
-// Whether the directory holds metadata.pkl of torch_checkpointing, or without a metadata.pkl a file `<item>_0.pt`; and
-// no trace of a DCP checkpoint or of a safetensors model. A model beside metadata.pkl of torch_checkpointing consists
-// of items.
+// Whether the directory holds metadata.pkl of torch_checkpointing, and no trace of a DCP checkpoint or of a safetensors
+// model; a model beside metadata.pkl of torch_checkpointing consists of items. Without a metadata.pkl the names alone
+// must tell: the directory holds files `<item>_<rank>.pt` of the ranks 0 to N, and nothing else but hidden files.
 bool holds_torch_checkpointing(const storage::Storage& storage);
-
-// Whether the directory holds a file `<item>_0.pt`.
-bool holds_first_rank(const storage::Storage& storage);
 
 // kCorrupt and others as of read_saved_metadata(), with the name of the file. kUnsafe for a file outside the directory.
 Result<ItemFiles> find_item_files(const storage::Storage& storage);

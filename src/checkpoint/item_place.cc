@@ -1,5 +1,6 @@
 #include "checkpoint/item_place.h"
 
+#include <span>
 #include <utility>
 
 #include "core/checksum.h"
@@ -17,15 +18,15 @@ Result<OpenedItem> open_item(const storage::Storage& storage, const std::string&
     CAIRN_TRY_ASSIGN(DataFile::OpenedSafetensors file, DataFile::open_safetensors(storage, name, false));
     opened.file = std::move(file.file);
     opened.header = std::move(file.header);
+    // The reader of the header has bounded its size.
+    CAIRN_TRY_ASSIGN(const DataFile::Item bytes, opened.file->read_item({0, 0, opened.header->data_offset}, false));
+    opened.checksum = crc32(std::as_bytes(std::span(bytes.bytes)));
     return opened;
   }
   CAIRN_TRY_ASSIGN(opened.file, form == FileForm::kTorch ? DataFile::open_torch_item(storage, name, item)
                                                          : DataFile::open_bytes(storage, name));
+  if (opened.file->state_file() != nullptr) opened.checksum = opened.file->state_file()->checksum();
   return opened;
-}
-
-std::uint32_t content_checksum(const DataFile& file) {
-  return file.state_file() != nullptr ? file.state_file()->checksum() : 0;
 }
 
 Result<std::unique_ptr<DataFile>> open_again(const storage::Storage& storage, const std::string& name,
@@ -35,7 +36,7 @@ Result<std::unique_ptr<DataFile>> open_again(const storage::Storage& storage, co
   const auto text = [](std::uint64_t bytes, std::uint32_t checksum) {
     return std::to_string(bytes) + " bytes, " + crc_text(checksum);
   };
-  const std::string found = text(opened->file->bytes().size(), content_checksum(*opened->file));
+  const std::string found = text(opened->file->bytes().size(), opened->checksum);
   const std::string expected = text(place.bytes, place.checksum);
   if (found != expected) {
     return Error(ErrorCode::kCorrupt, "the file was changed after the directory was opened")

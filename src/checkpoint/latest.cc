@@ -82,7 +82,6 @@ ListedCheckpoint entry_for(const Candidate& candidate) {
   entry.directory = candidate.directory;
   entry.step = step_in_name(candidate.directory);
   if (candidate.is_model()) entry.format = CheckpointFormat::kSafetensors;
-  if (candidate.is_of_items) entry.format = CheckpointFormat::kTorchCheckpointing;
   entry.reason = candidate.fault ? candidate.fault : checkpointer::fault_of(candidate);
   if (entry.reason) entry.state = state_by_fault(*entry.reason, candidate);
   return entry;
@@ -117,8 +116,7 @@ Result<std::optional<fs::path>> latest_alone(const fs::path& root, const LatestO
     return std::optional<fs::path>();
   }
   return Search(options).newest_of(
-      checkpointer::candidates_in(*directories, options.rank, checkpointer::Models::kIfAlone,
-                                  checkpointer::open_plainly, checkpointer::Items::kIncluded));
+      checkpointer::candidates_in(*directories, options.rank, checkpointer::Models::kIfAlone));
 }
 
 // The answer for the remaining ranks: empty without a checkpoint, else kFound and the directory.
@@ -148,8 +146,7 @@ Result<std::vector<ListedCheckpoint>> checkpoints(const fs::path& root, const Li
   CAIRN_TRY_ASSIGN(const std::optional<CheckpointDirectories> directories, checkpoint_directories(root));
   if (!directories) return Error(ErrorCode::kNotFound, "no such directory").file(root.string());
   const std::vector<Candidate> candidates =
-      checkpointer::candidates_in(*directories, options.rank, checkpointer::Models::kListed, checkpointer::open_plainly,
-                                  checkpointer::Items::kIncluded);
+      checkpointer::candidates_in(*directories, options.rank, checkpointer::Models::kListed);
   std::vector<ListedCheckpoint> entries;
   for (const Candidate& candidate : candidates) {
     CAIRN_TRY(stop_if_interrupted(options.interrupted));

@@ -52,7 +52,7 @@ class ItemOpener {
     if (!opened) return explain(std::move(opened).error());
     DataFile& data = *opened->file;
     if (auto added = add_content(item, file, *opened); !added) return explain(std::move(added).error());
-    ItemPlace place{item.name, file.form, data.bytes().size(), content_checksum(data), data.parts()};
+    ItemPlace place{item.name, file.form, data.bytes().size(), opened->checksum, data.parts()};
     const std::string text =
         file.name + ' ' + std::to_string(place.bytes) + ' ' + std::to_string(place.checksum) + '\n';
     checksum_ = crc32(std::as_bytes(std::span(text)), checksum_);
@@ -92,9 +92,13 @@ class ItemOpener {
           .actual(std::to_string(bytes));
     }
     CAIRN_TRY_ASSIGN(const DataFile::Item text, data.read_item({0, 0, bytes}, false));
-    CAIRN_TRY_ASSIGN(const Value value, json::read_json_value(text.bytes));
     checksum_ = crc32(std::as_bytes(std::span(text.bytes)), checksum_);
-    return catalog_.add_json(item, file, value, bytes);
+    const Result<Value> value = json::read_json_value(text.bytes);
+    if (value) return catalog_.add_json(item, file, *value, bytes);
+    if (item.saved) return value.error();
+    // Perhaps another program's file.
+    catalog_.add_undecoded(item, file, bytes, value.error().what());
+    return {};
   }
 
   const storage::Storage& storage_;
@@ -112,16 +116,15 @@ Result<OpenedItems> open_items(const storage::Storage& storage, const ItemFiles&
 }
 
 // Without metadata.pkl nothing tells the parts of a tensor from copies, and the values of one rank from those of all.
-Result<void> check_puts_together(const ItemFiles& found, const ItemCatalog::Content& content) {
+Result<void> check_puts_together(const ItemFiles& found) {
   if (found.metadata) return {};
-  for (const auto& [key, unread] : content.unread) {
-    if (!unread.is_of_ranks) continue;
+  for (const FoundItem& item : found.items) {
+    if (item.files.empty() || item.files.back().rank == 0) continue;
     return Error(ErrorCode::kUnsupported,
-                 "the files of several ranks can't be put together: the directory has no metadata.pkl, because the "
-                 "save had no resharder. Open the file of one rank by its name")
-        .key(key)
-        .expected("metadata.pkl, or one rank alone with the key")
-        .actual(unread.detail);
+                 "the files of several ranks can't be put together without the metadata.pkl that torch_checkpointing "
+                 "writes if an item has a resharder. Open the file of one rank by its name")
+        .expected("metadata.pkl, or the files of one rank")
+        .actual(item.files.front().name + " and " + item.files.back().name);
   }
   return {};
 }
@@ -141,8 +144,8 @@ void add_warnings(const ItemFiles& found, const ItemCatalog::Content& content, s
 
 Result<Checkpoint> open_torch_checkpointing(std::unique_ptr<storage::Storage> storage) {
   CAIRN_TRY_ASSIGN(const ItemFiles found, find_item_files(*storage));
+  CAIRN_TRY(check_puts_together(found));
   CAIRN_TRY_ASSIGN(OpenedItems opened, open_items(*storage, found));
-  CAIRN_TRY(check_puts_together(found, opened.content));
   if (opened.files.empty()) return Error(ErrorCode::kNotFound, "no file of an item in the directory");
   auto impl = std::make_unique<Checkpoint::Impl>();
   impl->storage = std::move(storage);

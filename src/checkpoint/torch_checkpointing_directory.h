@@ -21,8 +21,7 @@ namespace cairn::checkpointer {
 bool holds_torch_checkpointing(const storage::Storage& storage);
 
 // kCorrupt for damage and for files that contradict each other, kUnsafe for files that could harm the reader;
-// kUnsupported for several ranks' files without metadata.pkl, if these hold one key: nothing tells how the parts fit
-// together.
+// kUnsupported for the files of several ranks without metadata.pkl: nothing tells how the parts fit together.
 Result<Checkpoint> open_torch_checkpointing(std::unique_ptr<storage::Storage> storage);
 
 // Tells a directory from a different one with the same files: a checksum of metadata.pkl, and of the names, sizes,

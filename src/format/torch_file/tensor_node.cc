@@ -322,7 +322,10 @@ Result<std::optional<LocalTensorNode>> read_local_tensor_node(const Graph& graph
   local.class_name = graph.name(nodes[1]);
   const bool is_dtensor = local.class_name == "DTensor" && graph.module(nodes[1]).starts_with("torch.distributed.");
   if (!is_dtensor) {
-    if (!graph.is(nodes[2], Kind::kTuple)) return Maybe();
+    // Attributes of a subclass may change the meaning of the elements: a scale, for example.
+    const bool has_state =
+        !graph.is(nodes[3], Kind::kNone) && !(graph.is(nodes[3], Kind::kDict) && graph.elements(nodes[3]).size() == 0);
+    if (has_state || !graph.is(nodes[2], Kind::kTuple)) return Maybe();
     CAIRN_TRY_ASSIGN(std::optional<TensorNode> tensor, read_call(graph, nodes[0], nodes[2]));
     if (!tensor) return Maybe();
     local.tensor = *std::move(tensor);
