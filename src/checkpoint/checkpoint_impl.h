@@ -13,9 +13,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "checkpoint/item_place.h"
 #include "checkpoint/lazy_metadata.h"
 #include "checkpoint/model_metadata.h"
+#include "checkpoint/open_item.h"
 #include "commit/metadata_in_place.h"
 #include "core/seeded_hash.h"
 #include "data_file/data_file.h"
@@ -57,7 +57,7 @@ struct Checkpoint::Impl {
   std::map<std::string, Value, std::less<>> held_values;  // of a directory of torch_checkpointing: those of JSON files
   // Of a directory of torch_checkpointing: the files, by their numbers in the catalog. Of many files none stays open
   // from the opening on: file() opens it again.
-  std::vector<checkpointer::ItemPlace> item_places;
+  std::vector<checkpointer::FoundPlace> item_places;
   // What the checkpoint's files leave open, and what the catalog leaves out: for reports.
   std::vector<std::string> warnings;
 

@@ -28,7 +28,7 @@ std::string tensor_text(DType dtype, const Extents& sizes) {
   return std::string(name_of(dtype)) + " " + to_string(sizes);
 }
 
-std::string rank_text(const ItemFile& file) { return " in the file of rank " + std::to_string(file.rank); }
+std::string rank_text(const FoundItemFile& file) { return " in the file of rank " + std::to_string(file.rank); }
 
 // Whether two entries of two files have one content. NaNs are unequal as values, and equal as payloads.
 bool are_equal(const StateFile& a, const StateFile::Entry& entry_a, const StateFile& b,
@@ -115,7 +115,7 @@ ItemCatalog::ItemCatalog(const torch_checkpointing::SavedMetadata* metadata) : m
   }
 }
 
-ItemCatalog::Key& ItemCatalog::key_of(std::string fqn, Path path, const ItemFile& file) {
+ItemCatalog::Key& ItemCatalog::key_of(std::string fqn, Path path, const FoundItemFile& file) {
   const auto [place, is_new] = places_.try_emplace(std::move(fqn), keys_.size());
   if (is_new) {
     Key& key = keys_.emplace_back();
@@ -134,7 +134,7 @@ ItemCatalog::Key& ItemCatalog::key_of(std::string fqn, Path path, const ItemFile
   return key;
 }
 
-Result<void> ItemCatalog::add_torch(const ItemFile& file, DataFile& data) {
+Result<void> ItemCatalog::add_torch(const FoundItemFile& file, DataFile& data) {
   catalog_.files.push_back(file.name);
   budget_ = ByteBudget(data.bytes().size());
   const StateFile& state = *data.state_file();
@@ -164,7 +164,7 @@ Result<void> ItemCatalog::add_torch(const ItemFile& file, DataFile& data) {
   return {};
 }
 
-Result<void> ItemCatalog::add_safetensors(const FoundItem& item, const ItemFile& file,
+Result<void> ItemCatalog::add_safetensors(const FoundItem& item, const FoundItemFile& file,
                                           const safetensors::Header& header, DataFile& data) {
   catalog_.files.push_back(file.name);
   budget_ = ByteBudget(data.bytes().size());
@@ -188,7 +188,7 @@ Result<void> ItemCatalog::add_safetensors(const FoundItem& item, const ItemFile&
   return {};
 }
 
-Result<void> ItemCatalog::add_json(const FoundItem& item, const ItemFile& file, const Value& value,
+Result<void> ItemCatalog::add_json(const FoundItem& item, const FoundItemFile& file, const Value& value,
                                    std::uint64_t bytes) {
   catalog_.files.push_back(file.name);
   budget_ = ByteBudget(bytes);
@@ -198,7 +198,8 @@ Result<void> ItemCatalog::add_json(const FoundItem& item, const ItemFile& file, 
 }
 
 // By the rules of DCP's flattening. Recurses at most as deep as a JSON text.
-Result<void> ItemCatalog::add_json_entry(Path& path, const Value& value, const ItemFile& file, std::uint64_t bytes) {
+Result<void> ItemCatalog::add_json_entry(Path& path, const Value& value, const FoundItemFile& file,
+                                         std::uint64_t bytes) {
   if (const Dict* const dict = value.get_if<Dict>()) {
     for (const auto& [name, element] : dict->items) {
       path.emplace_back(*name.get_if<std::string>());
@@ -227,14 +228,15 @@ Result<void> ItemCatalog::add_json_entry(Path& path, const Value& value, const I
   return {};
 }
 
-void ItemCatalog::add_undecoded(const FoundItem& item, const ItemFile& file, std::uint64_t bytes, std::string why) {
+void ItemCatalog::add_undecoded(const FoundItem& item, const FoundItemFile& file, std::uint64_t bytes,
+                                std::string why) {
   catalog_.files.push_back(file.name);
   Key& key = key_of(item.name, {item.name}, file);
   if (key.ranks.size() == 1) key.location = {file_number(), 0, bytes};
   if (!key.unread) key.unread = Unread{"a JSON file that can't be decoded", file.name + ": " + std::move(why)};
 }
 
-Result<void> ItemCatalog::add_bytes(const FoundItem& item, const ItemFile& file, const DataFile& data) {
+Result<void> ItemCatalog::add_bytes(const FoundItem& item, const FoundItemFile& file, const DataFile& data) {
   // Larger files are not compared: one rank of a job writes them, or each rank its own.
   constexpr std::uint64_t kComparedBytesMax = std::uint64_t{16} << 20;
   catalog_.files.push_back(file.name);
@@ -268,7 +270,7 @@ void ItemCatalog::add_value(Key& key, const ItemLocation& location, const std::f
   }
 }
 
-Result<void> ItemCatalog::add_tensor(Key& key, const ItemFile& file, const LocalTensor& local, DataFile& data) {
+Result<void> ItemCatalog::add_tensor(Key& key, const FoundItemFile& file, const LocalTensor& local, DataFile& data) {
   const bool is_first = key.ranks.size() == 1;
   if (is_first) {
     key.location = local.location;
@@ -317,7 +319,7 @@ const ShardingOfRanks* ItemCatalog::sharding_of(Key& key, std::uint32_t rank) co
   return nullptr;
 }
 
-Result<void> ItemCatalog::add_sharded(Key& key, const ItemFile& file, const LocalTensor& local, DataFile& data) {
+Result<void> ItemCatalog::add_sharded(Key& key, const FoundItemFile& file, const LocalTensor& local, DataFile& data) {
   const ShardingOfRanks* const of_ranks = sharding_of(key, file.rank);
   if (of_ranks == nullptr) {
     return Error(ErrorCode::kCorrupt, "a file holds a tensor that metadata.pkl does not give to the file's rank")
@@ -416,7 +418,7 @@ Result<void> ItemCatalog::check_held(const SavedItem& saved, const FoundItem& fo
   const auto lacking = [&](const SavedItem::Tensor& tensor, std::uint32_t rank) {
     const auto& layout = saved.files[rank];
     const std::string name = layout ? layout->name : torch_checkpointing::default_file_name(saved.name, rank);
-    const bool has_file = std::ranges::find(found.files, name, &ItemFile::name) != found.files.end();
+    const bool has_file = std::ranges::find(found.files, name, &FoundItemFile::name) != found.files.end();
     return Error(ErrorCode::kCorrupt, has_file ? "the file of a rank lacks a tensor that metadata.pkl names"
                                                : "the file of a rank is missing")
         .key(tensor.fqn)

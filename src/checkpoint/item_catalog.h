@@ -23,7 +23,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "checkpoint/item_files.h"
+#include "checkpoint/found_items.h"
 #include "core/byte_budget.h"
 #include "core/seeded_hash.h"
 #include "data_file/data_file.h"
@@ -37,13 +37,13 @@ class ItemCatalog {
   explicit ItemCatalog(const torch_checkpointing::SavedMetadata* metadata);
 
   // The next file of the catalog. kCorrupt if the file contradicts the metadata: key, file, expected and found.
-  Result<void> add_torch(const ItemFile& file, data_file::DataFile& data);
-  Result<void> add_safetensors(const FoundItem& item, const ItemFile& file, const safetensors::Header& header,
+  Result<void> add_torch(const FoundItemFile& file, data_file::DataFile& data);
+  Result<void> add_safetensors(const FoundItem& item, const FoundItemFile& file, const safetensors::Header& header,
                                data_file::DataFile& data);
-  Result<void> add_json(const FoundItem& item, const ItemFile& file, const Value& value, std::uint64_t bytes);
-  Result<void> add_bytes(const FoundItem& item, const ItemFile& file, const data_file::DataFile& data);
+  Result<void> add_json(const FoundItem& item, const FoundItemFile& file, const Value& value, std::uint64_t bytes);
+  Result<void> add_bytes(const FoundItem& item, const FoundItemFile& file, const data_file::DataFile& data);
   // A JSON file that can't be decoded, of `bytes` bytes: a key that no call reads.
-  void add_undecoded(const FoundItem& item, const ItemFile& file, std::uint64_t bytes, std::string why);
+  void add_undecoded(const FoundItem& item, const FoundItemFile& file, std::uint64_t bytes, std::string why);
 
   // Whether a later file is compared with a value of this file, which then stays open until finish().
   bool compares_with(const data_file::DataFile& data) const { return compared_.contains(&data); }
@@ -92,15 +92,15 @@ class ItemCatalog {
     std::optional<Unread> unread;
   };
 
-  Key& key_of(std::string fqn, Path path, const ItemFile& file);
-  Result<void> add_tensor(Key& key, const ItemFile& file, const LocalTensor& local, data_file::DataFile& data);
-  Result<void> add_sharded(Key& key, const ItemFile& file, const LocalTensor& local, data_file::DataFile& data);
+  Key& key_of(std::string fqn, Path path, const FoundItemFile& file);
+  Result<void> add_tensor(Key& key, const FoundItemFile& file, const LocalTensor& local, data_file::DataFile& data);
+  Result<void> add_sharded(Key& key, const FoundItemFile& file, const LocalTensor& local, data_file::DataFile& data);
   Result<void> add_pieces(Key& key, const std::vector<torch_checkpointing::BoxSharding::Piece>& pieces,
                           const LocalTensor& local, data_file::DataFile& data);
   void add_alone(Key& key, const LocalTensor& local);
   static void add_box(Key& key, const Box& box, const LocalTensor& local);
   void add_value(Key& key, const ItemLocation& location, const std::function<bool()>& is_equal);
-  Result<void> add_json_entry(Path& path, const Value& value, const ItemFile& file, std::uint64_t bytes);
+  Result<void> add_json_entry(Path& path, const Value& value, const FoundItemFile& file, std::uint64_t bytes);
   const torch_checkpointing::ShardingOfRanks* sharding_of(Key& key, std::uint32_t rank) const;
   Result<void> check_held(const torch_checkpointing::SavedItem& saved, const FoundItem& found);
   Key* value_around(std::string_view fqn);

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "checkpoint/checkpoint_impl.h"
+#include "checkpoint/found_items.h"
 #include "checkpoint/item_catalog.h"
-#include "checkpoint/item_files.h"
-#include "checkpoint/item_place.h"
 #include "checkpoint/listed_keys.h"
+#include "checkpoint/open_item.h"
 #include "core/checksum.h"
 #include "data_file/data_file.h"
 #include "format/json/json_value.h"
@@ -31,18 +31,18 @@ constexpr std::size_t kKeptOpenMax = 64;
 // The files of a directory and what they hold.
 struct OpenedItems {
   std::vector<std::unique_ptr<DataFile>> files;  // null for those that were closed
-  std::vector<ItemPlace> places;
+  std::vector<FoundPlace> places;
   ItemCatalog::Content content;
   std::string identity;
 };
 
 class ItemOpener {
  public:
-  ItemOpener(const storage::Storage& storage, const ItemFiles& found)
+  ItemOpener(const storage::Storage& storage, const FoundItems& found)
       : storage_(storage), catalog_(found.metadata ? &*found.metadata : nullptr), checksum_(found.metadata_checksum) {}
 
   // A file of a subfolder may be missing: the catalog finds out whether a tensor is then missing, too.
-  Result<void> add(const FoundItem& item, const ItemFile& file) {
+  Result<void> add(const FoundItem& item, const FoundItemFile& file) {
     const auto explain = [&](Error error) {
       return std::move(error).file(file.name).while_doing("opening the file of rank " + std::to_string(file.rank) +
                                                           " for the item '" + item.name + "'");
@@ -52,7 +52,7 @@ class ItemOpener {
     if (!opened) return explain(std::move(opened).error());
     DataFile& data = *opened->file;
     if (auto added = add_content(item, file, *opened); !added) return explain(std::move(added).error());
-    ItemPlace place{item.name, file.form, data.bytes().size(), opened->checksum, data.parts()};
+    FoundPlace place{item.name, file.form, data.bytes().size(), opened->checksum, data.parts()};
     const std::string text =
         file.name + ' ' + std::to_string(place.bytes) + ' ' + std::to_string(place.checksum) + '\n';
     checksum_ = crc32(std::as_bytes(std::span(text)), checksum_);
@@ -63,7 +63,7 @@ class ItemOpener {
   }
 
   // Call once, at the end.
-  Result<OpenedItems> finish(const ItemFiles& found) {
+  Result<OpenedItems> finish(const FoundItems& found) {
     CAIRN_TRY_ASSIGN(opened_.content, catalog_.finish(found.items));
     opened_.identity =
         "torch_checkpointing checkpoint of " + std::to_string(opened_.files.size()) + " files, " + crc_text(checksum_);
@@ -74,7 +74,7 @@ class ItemOpener {
   }
 
  private:
-  Result<void> add_content(const FoundItem& item, const ItemFile& file, const OpenedItem& opened) {
+  Result<void> add_content(const FoundItem& item, const FoundItemFile& file, const OpenedItem& opened) {
     switch (file.form) {
       case FileForm::kTorch: return catalog_.add_torch(file, *opened.file);
       case FileForm::kSafetensors: return catalog_.add_safetensors(item, file, *opened.header, *opened.file);
@@ -84,7 +84,7 @@ class ItemOpener {
     return {};
   }
 
-  Result<void> add_json(const FoundItem& item, const ItemFile& file, const DataFile& data) {
+  Result<void> add_json(const FoundItem& item, const FoundItemFile& file, const DataFile& data) {
     const std::uint64_t bytes = data.bytes().size();
     if (bytes > kJsonBytesMax) {
       return Error(ErrorCode::kUnsupported, "a JSON item that is larger than allowed")
@@ -107,16 +107,16 @@ class ItemOpener {
   OpenedItems opened_;
 };
 
-Result<OpenedItems> open_items(const storage::Storage& storage, const ItemFiles& found) {
+Result<OpenedItems> open_items(const storage::Storage& storage, const FoundItems& found) {
   ItemOpener opener(storage, found);
   for (const FoundItem& item : found.items) {
-    for (const ItemFile& file : item.files) CAIRN_TRY(opener.add(item, file));
+    for (const FoundItemFile& file : item.files) CAIRN_TRY(opener.add(item, file));
   }
   return opener.finish(found);
 }
 
 // Without metadata.pkl nothing tells the parts of a tensor from copies, and the values of one rank from those of all.
-Result<void> check_puts_together(const ItemFiles& found) {
+Result<void> check_puts_together(const FoundItems& found) {
   if (found.metadata) return {};
   for (const FoundItem& item : found.items) {
     if (item.files.empty() || item.files.back().rank == 0) continue;
@@ -129,7 +129,7 @@ Result<void> check_puts_together(const ItemFiles& found) {
   return {};
 }
 
-void add_warnings(const ItemFiles& found, const ItemCatalog::Content& content, std::vector<std::string>& warnings) {
+void add_warnings(const FoundItems& found, const ItemCatalog::Content& content, std::vector<std::string>& warnings) {
   if (!found.left_out.empty()) {
     warnings.push_back("files of no known item of torch_checkpointing are left out: " + listed_keys(found.left_out));
   }
@@ -143,7 +143,7 @@ void add_warnings(const ItemFiles& found, const ItemCatalog::Content& content, s
 }  // namespace
 
 Result<Checkpoint> open_torch_checkpointing(std::unique_ptr<storage::Storage> storage) {
-  CAIRN_TRY_ASSIGN(const ItemFiles found, find_item_files(*storage));
+  CAIRN_TRY_ASSIGN(const FoundItems found, find_items(*storage));
   CAIRN_TRY(check_puts_together(found));
   CAIRN_TRY_ASSIGN(OpenedItems opened, open_items(*storage, found));
   if (opened.files.empty()) return Error(ErrorCode::kNotFound, "no file of an item in the directory");
@@ -164,7 +164,7 @@ Result<Checkpoint> open_torch_checkpointing(std::unique_ptr<storage::Storage> st
 }
 
 Result<std::string> identity_of_torch_checkpointing(const storage::Storage& storage) {
-  CAIRN_TRY_ASSIGN(const ItemFiles found, find_item_files(storage));
+  CAIRN_TRY_ASSIGN(const FoundItems found, find_items(storage));
   CAIRN_TRY_ASSIGN(OpenedItems opened, open_items(storage, found));
   return std::move(opened.identity);
 }

@@ -2,10 +2,10 @@
 // Checkpoint.
 //
 // The catalog has the keys, paths and kinds that a DCP checkpoint of the state {item: value} would have. Its files are
-// those of the items and ranks (item_files.h), and the tensors are put together by item_catalog.h. All files are opened
-// with the directory, and no link is followed: each file must agree with `metadata.pkl` before a byte is used. Of many
-// files each is closed again, and a read opens it once more. JSON items are values, and the class that their layout
-// names is never imported; raw items are bytes.
+// those of the items and ranks (found_items.h), and the tensors are put together by item_catalog.h. All files are
+// opened with the directory, and no link is followed: each file must agree with `metadata.pkl` before a byte is used.
+// Of many files each is closed again, and a read opens it once more. JSON items are values, and the class that their
+// layout names is never imported; raw items are bytes.
 #pragma once
 
 #include <cairn/checkpoint.h>
@@ -17,7 +17,7 @@
 
 namespace cairn::checkpointer {
 
-// Whether the directory is one of torch_checkpointing: see item_files.h.
+// Whether the directory is one of torch_checkpointing: see found_items.h.
 bool holds_torch_checkpointing(const storage::Storage& storage);
 
 // kCorrupt for damage and for files that contradict each other, kUnsafe for files that could harm the reader;

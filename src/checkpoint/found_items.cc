@@ -1,4 +1,4 @@
-#include "checkpoint/item_files.h"
+#include "checkpoint/found_items.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -52,9 +52,9 @@ std::optional<torch_checkpointing::DefaultFile> json_file(const std::string& nam
   return torch_checkpointing::DefaultFile{stem, 0};
 }
 
-class ItemFileSearch {
+class FoundItemSearch {
  public:
-  explicit ItemFileSearch(std::vector<storage::ListedFile> listed) : listed_(std::move(listed)) {
+  explicit FoundItemSearch(std::vector<storage::ListedFile> listed) : listed_(std::move(listed)) {
     for (const storage::ListedFile& file : listed_) {
       if (!file.is_folder) names_.insert(file.name);
     }
@@ -66,8 +66,8 @@ class ItemFileSearch {
     FoundItem item{saved.name, index, {}};
     for (std::uint32_t rank = 0; rank < metadata.world_size; ++rank) {
       const std::optional<torch_checkpointing::RankFile>& layout = saved.files[rank];
-      ItemFile file{rank, layout ? layout->name : torch_checkpointing::default_file_name(saved.name, rank),
-                    layout ? layout->form : FileForm::kTorch};
+      FoundItemFile file{rank, layout ? layout->name : torch_checkpointing::default_file_name(saved.name, rank),
+                         layout ? layout->form : FileForm::kTorch};
       if (!storage::check_name(file.name)) {
         return Error(ErrorCode::kUnsafe, "metadata.pkl names a file outside the directory").file(file.name);
       }
@@ -102,13 +102,13 @@ class ItemFileSearch {
       item.files.push_back({named->rank, listed.name, is_torch ? FileForm::kTorch : FileForm::kJson});
     }
     for (auto& [name, item] : items) {
-      std::ranges::sort(item.files, {}, [](const ItemFile& file) { return std::pair(file.rank, file.form); });
+      std::ranges::sort(item.files, {}, [](const FoundItemFile& file) { return std::pair(file.rank, file.form); });
       leave_out_doubles(item);
       found_.items.push_back(std::move(item));
     }
   }
 
-  ItemFiles take() && { return std::move(found_); }
+  FoundItems take() && { return std::move(found_); }
 
  private:
   bool is_parent_of_claimed(const std::string& folder) const {
@@ -118,8 +118,8 @@ class ItemFileSearch {
 
   // `x_0.pt`, `x_0.json` and `x.json` have one item and rank: the file of torch.save counts, else the first by name.
   void leave_out_doubles(FoundItem& item) {
-    std::vector<ItemFile> kept;
-    for (ItemFile& file : item.files) {
+    std::vector<FoundItemFile> kept;
+    for (FoundItemFile& file : item.files) {
       const bool is_double = !kept.empty() && kept.back().rank == file.rank;
       if (is_double) {
         found_.left_out.push_back(std::move(file.name));
@@ -134,7 +134,7 @@ class ItemFileSearch {
   std::unordered_set<std::string, SeededHash> names_;
   std::unordered_set<std::string, SeededHash> claimed_;
   std::unordered_set<std::string, SeededHash, std::equal_to<>> known_;  // the items of metadata.pkl
-  ItemFiles found_;
+  FoundItems found_;
 };
 
 }  // namespace
@@ -165,18 +165,18 @@ bool holds_torch_checkpointing(const storage::Storage& storage) {
   return has_metadata || (are_all_ranks && !has_other);
 }
 
-Result<ItemFiles> find_item_files(const storage::Storage& storage) {
+Result<FoundItems> find_items(const storage::Storage& storage) {
   CAIRN_TRY_ASSIGN(std::optional<ReadMetadata> read, read_saved_metadata_in(storage));
   CAIRN_TRY_ASSIGN(std::vector<storage::ListedFile> listed, storage.list());
   std::ranges::sort(listed, {}, &storage::ListedFile::name);
-  ItemFileSearch search(std::move(listed));
+  FoundItemSearch search(std::move(listed));
   std::optional<std::uint32_t> world_size;
   if (read) {
     world_size = read->metadata.world_size;
     for (std::size_t i = 0; i < read->metadata.items.size(); ++i) CAIRN_TRY(search.add_saved(read->metadata, i));
   }
   search.add_named(world_size);
-  ItemFiles found = std::move(search).take();
+  FoundItems found = std::move(search).take();
   if (read) {
     found.metadata = std::move(read->metadata);
     found.metadata_checksum = read->checksum;

@@ -18,7 +18,7 @@
 namespace cairn::checkpointer {
 
 // What open_again() needs of a file.
-struct ItemPlace {
+struct FoundPlace {
   std::string item;
   torch_checkpointing::FileForm form = torch_checkpointing::FileForm::kTorch;
   std::uint64_t bytes = 0;
@@ -38,6 +38,6 @@ Result<OpenedItem> open_item(const storage::Storage& storage, const std::string&
 
 // kCorrupt if the file is another one than at the opening of the directory.
 Result<std::unique_ptr<data_file::DataFile>> open_again(const storage::Storage& storage, const std::string& name,
-                                                        const ItemPlace& place);
+                                                        const FoundPlace& place);
 
 }  // namespace cairn::checkpointer

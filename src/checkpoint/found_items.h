@@ -1,4 +1,4 @@
-// find_item_files: the files of a directory of torch_checkpointing, and the item and rank of each.
+// find_items: the files of a directory of torch_checkpointing, and the item and rank of each.
 //
 // `metadata.pkl` names the items whose tensors several ranks share, and their files. The files of all other items have
 // the default names `<item>_<rank>.pt`, or beside a metadata.pkl end in `.json`: nothing else tells their item. Reads
@@ -18,7 +18,7 @@
 
 namespace cairn::checkpointer {
 
-struct ItemFile {
+struct FoundItemFile {
   std::uint32_t rank = 0;
   std::string name;
   torch_checkpointing::FileForm form = torch_checkpointing::FileForm::kTorch;
@@ -27,10 +27,10 @@ struct ItemFile {
 struct FoundItem {
   std::string name;
   std::optional<std::size_t> saved;  // index into SavedMetadata::items
-  std::vector<ItemFile> files;       // ascending by rank; of files that are missing, none
+  std::vector<FoundItemFile> files;  // ascending by rank; of files that are missing, none
 };
 
-struct ItemFiles {
+struct FoundItems {
   std::optional<torch_checkpointing::SavedMetadata> metadata;
   std::uint32_t metadata_checksum = 0;
   std::vector<FoundItem> items;       // those of the metadata, then the others by name
@@ -43,6 +43,6 @@ struct ItemFiles {
 bool holds_torch_checkpointing(const storage::Storage& storage);
 
 // kCorrupt and others as of read_saved_metadata(), with the name of the file. kUnsafe for a file outside the directory.
-Result<ItemFiles> find_item_files(const storage::Storage& storage);
+Result<FoundItems> find_items(const storage::Storage& storage);
 
 }  // namespace cairn::checkpointer

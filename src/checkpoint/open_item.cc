@@ -1,4 +1,4 @@
-#include "checkpoint/item_place.h"
+#include "checkpoint/open_item.h"
 
 #include <span>
 #include <utility>
@@ -30,7 +30,7 @@ Result<OpenedItem> open_item(const storage::Storage& storage, const std::string&
 }
 
 Result<std::unique_ptr<DataFile>> open_again(const storage::Storage& storage, const std::string& name,
-                                             const ItemPlace& place) {
+                                             const FoundPlace& place) {
   Result<OpenedItem> opened = open_item(storage, name, place.item, place.form);
   if (!opened) return std::move(opened).error().file(name).while_doing("opening a file of the checkpoint again");
   const auto text = [](std::uint64_t bytes, std::uint32_t checksum) {
