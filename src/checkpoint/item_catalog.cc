@@ -77,25 +77,12 @@ std::uint64_t first_element_of(const Extents& offsets, const Extents& strides) {
   return first;
 }
 
-// The records of a .pt file, by their places.
-using RecordCrcs = std::unordered_map<std::uint64_t, const zip::DirectoryEntry*, SeededHash>;
-
-RecordCrcs crcs_of(const StateFile& state) {
-  RecordCrcs crcs;
-  if (!state.is_archive()) return crcs;
-  for (const StateFile::Record& record : state.records()) crcs.emplace(record.place->local_header_offset, record.place);
-  return crcs;
-}
-
 // As LocalTensor::checksum: of the record's CRC and of the order of the elements.
-std::optional<std::uint32_t> checksum_of(const torch_file::TensorNode& tensor, const RecordCrcs& crcs,
-                                         std::uint64_t record) {
-  const auto place = crcs.find(record);
-  if (place == crcs.end() || !place->second->crc) return std::nullopt;
+std::optional<std::uint32_t> checksum_of(const torch_file::TensorNode& tensor, const zip::DirectoryEntry* record) {
+  if (record == nullptr || !record->crc) return std::nullopt;
   const Result<std::int64_t> count = element_count(tensor.sizes);
-  if (!count || static_cast<std::uint64_t>(*count) * item_bytes(tensor.dtype) != place->second->size)
-    return std::nullopt;
-  return crc32(std::as_bytes(tensor.strides.span()), *place->second->crc);
+  if (!count || static_cast<std::uint64_t>(*count) * item_bytes(tensor.dtype) != record->size) return std::nullopt;
+  return crc32(std::as_bytes(tensor.strides.span()), *record->crc);
 }
 
 bool lies_within(const Extents& offsets, const Extents& sizes, const Extents& shape) {
@@ -138,7 +125,6 @@ Result<void> ItemCatalog::add_torch(const FoundItemFile& file, DataFile& data) {
   catalog_.files.push_back(file.name);
   budget_ = ByteBudget(data.bytes().size());
   const StateFile& state = *data.state_file();
-  const RecordCrcs crcs = crcs_of(state);
   for (const StateFile::Entry& entry : state.entries()) {
     Key& key = key_of(entry.fqn, entry.path, file);
     const StateFile::Range range = state.range(entry);
@@ -146,7 +132,7 @@ Result<void> ItemCatalog::add_torch(const FoundItemFile& file, DataFile& data) {
     if (entry.tensor) {
       LocalTensor local{entry.tensor->dtype,         entry.tensor->sizes, entry.tensor->strides, location,
                         entry.tensor->requires_grad, entry.local_of,      entry.global_sizes};
-      local.checksum = checksum_of(*entry.tensor, crcs, range.offset);
+      local.checksum = checksum_of(*entry.tensor, state.record_of(entry));
       if (auto added = add_tensor(key, file, local, data); !added) {
         return std::move(added).error().key(key.fqn).file(file.name);
       }
@@ -304,7 +290,7 @@ void ItemCatalog::add_alone(Key& key, const LocalTensor& local) {
     return;
   }
   key.tensor.shape = local.sizes;
-  if (const Result<Box> whole = Box::whole(local.sizes)) add_box(key, *whole, local);
+  if (const Result<Box> whole = Box::whole(local.sizes)) add_box(key, *whole, local.location);
 }
 
 const ShardingOfRanks* ItemCatalog::sharding_of(Key& key, std::uint32_t rank) const {
@@ -374,23 +360,22 @@ Result<void> ItemCatalog::add_pieces(Key& key, const std::vector<BoxSharding::Pi
     CAIRN_TRY(budget_.charge(sizeof(BoxSharding::Piece)));
     const std::size_t boxes_before = key.boxes.size();
     const bool is_whole = piece.box.sizes() == local.sizes;
-    LocalTensor of_piece{local.dtype, {}, {}, local.location};
-    if (is_whole) of_piece.checksum = local.checksum;
-    add_box(key, piece.box, of_piece);
+    add_box(key, piece.box, local.location, is_whole ? local.checksum : std::nullopt);
     if (is_whole || key.boxes.size() == boxes_before) continue;
     data.add_part(key.fqn, {piece.box, first_element_of(piece.local_offsets, local.strides), local.strides});
   }
   return {};
 }
 
-void ItemCatalog::add_box(Key& key, const Box& box, const LocalTensor& local) {
+void ItemCatalog::add_box(Key& key, const Box& box, const ItemLocation& location,
+                          std::optional<std::uint32_t> checksum) {
   std::string numbers;
   for (const Extents* extents : {&box.offsets(), &box.sizes()}) {
     numbers.append(reinterpret_cast<const char*>(extents->data()), extents->size() * sizeof(std::int64_t));
   }
-  const auto [first, is_new] = key.boxes.try_emplace(std::move(numbers), local.checksum);
+  const auto [first, is_new] = key.boxes.try_emplace(std::move(numbers), checksum);
   if (!is_new) {
-    const bool differ = first->second && local.checksum && *first->second != *local.checksum;
+    const bool differ = first->second && checksum && *first->second != *checksum;
     if (!differ || key.unread) return;
     key.unread = Unread{"the ranks hold different elements of one part of the tensor",
                         to_string(box.sizes()) + " at " + to_string(box.offsets()) + ", in the files of ranks " +
@@ -400,7 +385,7 @@ void ItemCatalog::add_box(Key& key, const Box& box, const LocalTensor& local) {
   CatalogTensor& tensor = key.tensor;
   tensor.boxes.insert(tensor.boxes.end(), box.offsets().begin(), box.offsets().end());
   tensor.boxes.insert(tensor.boxes.end(), box.sizes().begin(), box.sizes().end());
-  tensor.locations.push_back(local.location);
+  tensor.locations.push_back(location);
 }
 
 // The value that the tensor is in, for example a tuple: the flat key is then the tuple's. Null if there is none.
@@ -463,7 +448,7 @@ Result<ItemCatalog::Content> ItemCatalog::finish(const std::vector<FoundItem>& i
     // A tensor without elements has no boxes yet.
     if (key.is_tensor && !key.unread && key.tensor.locations.empty()) {
       CAIRN_TRY_ASSIGN(const Box whole, Box::whole(key.tensor.shape));
-      if (whole.element_count() == 0) add_box(key, whole, {key.tensor.dtype, {}, {}, key.location});
+      if (whole.element_count() == 0) add_box(key, whole, key.location);
     }
     const bool is_tensor = key.is_tensor && !key.unread;
     const auto index = is_tensor ? catalog_.tensors.size() : catalog_.values.size();

@@ -23,6 +23,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "checkpoint/checkpoint_impl.h"
 #include "checkpoint/found_items.h"
 #include "core/byte_budget.h"
 #include "core/seeded_hash.h"
@@ -48,11 +49,7 @@ class ItemCatalog {
   // Whether a later file is compared with a value of this file, which then stays open until finish().
   bool compares_with(const data_file::DataFile& data) const { return compared_.contains(&data); }
 
-  // A key that no call reads, and why.
-  struct Unread {
-    std::string reason;
-    std::string detail;  // what was found
-  };
+  using Unread = Checkpoint::Impl::UnreadKey;
 
   struct Content {
     Catalog catalog;
@@ -98,7 +95,9 @@ class ItemCatalog {
   Result<void> add_pieces(Key& key, const std::vector<torch_checkpointing::BoxSharding::Piece>& pieces,
                           const LocalTensor& local, data_file::DataFile& data);
   void add_alone(Key& key, const LocalTensor& local);
-  static void add_box(Key& key, const Box& box, const LocalTensor& local);
+  // `checksum`: LocalTensor::checksum, if the box is the whole tensor of the rank.
+  static void add_box(Key& key, const Box& box, const ItemLocation& location,
+                      std::optional<std::uint32_t> checksum = std::nullopt);
   void add_value(Key& key, const ItemLocation& location, const std::function<bool()>& is_equal);
   Result<void> add_json_entry(Path& path, const Value& value, const FoundItemFile& file, std::uint64_t bytes);
   const torch_checkpointing::ShardingOfRanks* sharding_of(Key& key, std::uint32_t rank) const;

@@ -154,9 +154,7 @@ Result<Checkpoint> open_torch_checkpointing(std::unique_ptr<storage::Storage> st
   add_warnings(found, opened.content, impl->warnings);
   impl->catalog = std::move(opened.content.catalog);
   impl->held_values = std::move(opened.content.values);
-  for (auto& [key, unread] : opened.content.unread) {
-    impl->unread_keys.emplace(key, Checkpoint::Impl::UnreadKey{unread.reason, unread.detail});
-  }
+  impl->unread_keys = std::move(opened.content.unread);
   impl->item_places = std::move(opened.places);
   for (std::unique_ptr<DataFile>& file : opened.files) impl->put_file(std::move(file));
   CAIRN_TRY(impl->catalog.index());

@@ -83,4 +83,13 @@ std::optional<std::string_view> Graph::text_if(Node node) const {
   return text(node);
 }
 
+Node Graph::value_of(Node dict, std::string_view name) const {
+  Node found;
+  [[maybe_unused]] const Result<void> all = for_each_item(dict, [&](Node key, Node value) -> Result<void> {
+    if (text_if(key) == name) found = value;
+    return {};
+  });
+  return found;
+}
+
 }  // namespace cairn::pickle

@@ -5,6 +5,8 @@
 // that walks the graph needs its own bound on the walk (to_value() in value_reader.h has a bound).
 #pragma once
 
+#include <cairn/result.h>
+
 #include <bit>
 #include <cassert>
 #include <cstddef>
@@ -149,6 +151,23 @@ class Graph {
     return std::nullopt;
   }
   std::optional<std::string_view> text_if(Node node) const;
+  // Calls `visit(key, value)`, which returns Result<void>, for each item of a kDict, up to the first error.
+  template <typename Visit>
+  Result<void> for_each_item(Node dict, const Visit& visit) const {
+    std::optional<Node> key;
+    for (const Node node : elements(dict)) {
+      if (!key) {
+        key = node;
+        continue;
+      }
+      CAIRN_TRY(visit(*key, node));
+      key.reset();
+    }
+    return {};
+  }
+  // The value of the text `name` in a kDict, the last one as in Python; unset if there is none. Walks through all
+  // items.
+  Node value_of(Node dict, std::string_view name) const;
 
  private:
   friend class Machine;

@@ -80,14 +80,14 @@ class MetadataReader {
   Result<void> read_items(Node items) {
     CAIRN_TRY(require_dict(items, "metadata"));
     std::unordered_set<std::string_view, SeededHash> names;
-    return for_each_item(items, [&](Node key, Node value) -> Result<void> {
+    return graph_.for_each_item(items, [&](Node key, Node value) -> Result<void> {
       CAIRN_TRY_ASSIGN(const std::string_view name, text(key, "the name of an item"));
       if (!names.insert(name).second) return damaged_metadata("each item once", "'" + std::string(name) + "' twice");
       CAIRN_TRY(budget_.charge(sizeof(SavedItem) + kTableEntryBytes + heap_bytes(name.size())));
       SavedItem item{std::string(name), {}, {}};
       CAIRN_TRY_ASSIGN(const Node tensors, field(value, "nested_path_to_metadata"));
       CAIRN_TRY(require_dict(tensors, "nested_path_to_metadata"));
-      CAIRN_TRY(for_each_item(tensors, [&](Node path, Node shardings) -> Result<void> {
+      CAIRN_TRY(graph_.for_each_item(tensors, [&](Node path, Node shardings) -> Result<void> {
         CAIRN_TRY_ASSIGN(const std::string_view path_text, text(path, "the path of a tensor"));
         CAIRN_TRY_ASSIGN(const std::string rest, read_json_path(path_text));
         return add_tensor(item, rest.empty() ? item.name : item.name + "." + rest, shardings);
@@ -113,7 +113,7 @@ class MetadataReader {
       }
       return &metadata_.items[place->second];
     };
-    CAIRN_TRY(for_each_item(entries, [&](Node path, Node shardings) -> Result<void> {
+    CAIRN_TRY(graph_.for_each_item(entries, [&](Node path, Node shardings) -> Result<void> {
       CAIRN_TRY_ASSIGN(const std::string_view path_text, text(path, "the path of a tensor"));
       CAIRN_TRY_ASSIGN(const ItemPath split, read_item_path(path_text));
       CAIRN_TRY_ASSIGN(SavedItem* const item, item_at(split.item));
@@ -121,10 +121,10 @@ class MetadataReader {
     }));
     CAIRN_TRY_ASSIGN(const Node ranks, field(root, "rank_to_layout_info_mappings"));
     CAIRN_TRY(require_dict(ranks, "rank_to_layout_info_mappings"));
-    return for_each_item(ranks, [&](Node key, Node layouts) -> Result<void> {
+    return graph_.for_each_item(ranks, [&](Node key, Node layouts) -> Result<void> {
       CAIRN_TRY_ASSIGN(const std::uint32_t rank, read_rank_key(key));
       CAIRN_TRY(require_dict(layouts, "the layouts of a rank"));
-      return for_each_item(layouts, [&](Node name, Node layout) -> Result<void> {
+      return graph_.for_each_item(layouts, [&](Node name, Node layout) -> Result<void> {
         CAIRN_TRY_ASSIGN(const std::string_view item_name, text(name, "the name of an item"));
         if (graph_.is(layout, Kind::kNone)) return {};
         CAIRN_TRY_ASSIGN(SavedItem* const item, item_at(std::string(item_name)));
@@ -140,7 +140,7 @@ class MetadataReader {
     item.files.resize(metadata_.world_size);
     std::vector<bool> is_known(metadata_.world_size);
     std::size_t known = 0;
-    CAIRN_TRY(for_each_item(layouts, [&](Node key, Node layout) -> Result<void> {
+    CAIRN_TRY(graph_.for_each_item(layouts, [&](Node key, Node layout) -> Result<void> {
       CAIRN_TRY_ASSIGN(const std::uint32_t rank, read_rank_key(key));
       if (!is_known[rank]) ++known;
       is_known[rank] = true;
@@ -405,21 +405,6 @@ class MetadataReader {
     return damaged_metadata("a dict for " + std::string(what), name_of_kind(graph_.kind(node)));
   }
 
-  // Calls `visit(key, value)`, which returns Result<void>.
-  template <typename Visit>
-  Result<void> for_each_item(Node dict, const Visit& visit) const {
-    std::optional<Node> key;
-    for (const Node node : graph_.elements(dict)) {
-      if (!key) {
-        key = node;
-        continue;
-      }
-      CAIRN_TRY(visit(*key, node));
-      key.reset();
-    }
-    return {};
-  }
-
   Result<std::optional<Node>> field_if(Node dict, std::string_view name) const {
     if (!graph_.is(dict, Kind::kDict)) {
       return damaged_metadata("a dict with '" + std::string(name) + "'", name_of_kind(graph_.kind(dict)));
@@ -429,12 +414,8 @@ class MetadataReader {
           "a dict of at most " + std::to_string(kFieldsMax) + " entries with '" + std::string(name) + "'",
           std::to_string(graph_.elements(dict).size() / 2) + " entries");
     }
-    std::optional<Node> found;  // the last value counts, as in Python
-    CAIRN_TRY(for_each_item(dict, [&](Node key, Node value) -> Result<void> {
-      if (graph_.text_if(key) == name) found = value;
-      return {};
-    }));
-    return found;
+    const Node found = graph_.value_of(dict, name);
+    return found.is_set() ? std::optional(found) : std::nullopt;
   }
 
   Result<Node> field(Node dict, std::string_view name) const {

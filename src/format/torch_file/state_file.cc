@@ -279,13 +279,16 @@ std::vector<StateFile::Record> StateFile::records() const {
 
 StateFile::Range StateFile::range(const Entry& entry) const {
   if (!entry.tensor) return pickled_range_;
-  const std::string_view key = entry.tensor->storage_key;
-  if (archive_) {
-    const zip::DirectoryEntry& record = *archive_->directory().find(storage_record_name(key));
-    return {record.local_header_offset, record.end_max - record.local_header_offset};
+  if (const zip::DirectoryEntry* const record = record_of(entry)) {
+    return {record->local_header_offset, record->end_max - record->local_header_offset};
   }
-  const LegacyStorage& storage = legacy_storages_.at(std::string(key));
+  const LegacyStorage& storage = legacy_storages_.at(std::string(entry.tensor->storage_key));
   return {storage.offset, storage.bytes};
+}
+
+const zip::DirectoryEntry* StateFile::record_of(const Entry& entry) const {
+  if (!entry.tensor || !archive_) return nullptr;
+  return archive_->directory().find(storage_record_name(entry.tensor->storage_key));
 }
 
 Result<StoredTensor> StateFile::tensor(const Entry& entry) const { return stored(*entry.tensor); }

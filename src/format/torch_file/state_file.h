@@ -98,6 +98,8 @@ class StateFile {
 
   // The range that holds the entry: of a tensor its storage's record, framing included; of a value the whole pickle.
   Range range(const Entry& entry) const;
+  // The record of a tensor's storage in an archive; null for a value, and for a legacy file.
+  const zip::DirectoryEntry* record_of(const Entry& entry) const;
   // The tensor of the entry, which has one. Reads the record's header. kUnsupported for a quantised tensor.
   Result<StoredTensor> tensor(const Entry& entry) const;
   // A tensor inside a value, or inside the attributes of a tensor.

@@ -171,23 +171,9 @@ class Flattening {
   // Calls `visit(key, value)`, which returns Result<void>.
   template <typename Visit>
   Result<void> for_each_entry(const Mapping& mapping, const Visit& visit) const {
-    if (mapping.argument) CAIRN_TRY(for_each_item(*mapping.argument, visit));
+    if (mapping.argument) CAIRN_TRY(graph_.for_each_item(*mapping.argument, visit));
     if (mapping.pairs) CAIRN_TRY(for_each_pair(*mapping.pairs, visit));
-    if (mapping.items) CAIRN_TRY(for_each_item(*mapping.items, visit));
-    return {};
-  }
-
-  template <typename Visit>
-  Result<void> for_each_item(Node dict, const Visit& visit) const {
-    std::optional<Node> key;
-    for (const Node node : graph_.elements(dict)) {
-      if (!key) {
-        key = node;
-        continue;
-      }
-      CAIRN_TRY(visit(*key, node));
-      key.reset();
-    }
+    if (mapping.items) CAIRN_TRY(graph_.for_each_item(*mapping.items, visit));
     return {};
   }
 

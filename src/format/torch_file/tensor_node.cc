@@ -265,18 +265,8 @@ namespace {
 // of a DTensor: many tensors may share one dict.
 Node value_in(const Graph& graph, Node dict, std::string_view name) {
   constexpr std::size_t kAttributesMax = 32;
-  Node found;
-  if (!graph.is(dict, Kind::kDict) || graph.elements(dict).size() > 2 * kAttributesMax) return found;
-  Node key;
-  for (const Node element : graph.elements(dict)) {
-    if (!key.is_set()) {
-      key = element;
-      continue;
-    }
-    if (graph.text_if(key) == name) found = element;
-    key = Node();
-  }
-  return found;
+  if (!graph.is(dict, Kind::kDict) || graph.elements(dict).size() > 2 * kAttributesMax) return Node();
+  return graph.value_of(dict, name);
 }
 
 // The value of an attribute in the state of an object: a dict, or a tuple of a dict and a dict of slots, of which one
