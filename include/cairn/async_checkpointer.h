@@ -26,6 +26,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -90,6 +91,17 @@ class CheckpointProcess {
   std::unique_ptr<Impl> impl_;
 };
 
+// A file of a save of files (AsyncSaveOptions::files). `tensor_count` tensors of the state belong to the file, in
+// order.
+struct SavedFile {
+  std::string name;  // without a folder; unique among the files of all ranks
+  // true: a file of torch.save, with `bytes` as its pickle, which names the storage of tensor i by the key "i". false:
+  // `bytes`, and behind them the bytes of the tensors, without gaps.
+  bool is_torch_save = false;
+  std::string bytes;
+  std::size_t tensor_count = 0;
+};
+
 struct AsyncSaveOptions {
   SaveOptions save;  // `safetensors` and `before_commit` are refused (kUnsupported)
   // true: the call returns before the copy. The state and its memory must stay unchanged until the staging future is
@@ -103,6 +115,13 @@ struct AsyncSaveOptions {
   // With asynchronous staging: called on the copying thread after the copy, and before the writer may commit. An error
   // fails the save. For owners of the memory that can detect a change of the memory's owner or address meanwhile.
   std::function<Result<void>()> confirm_sources = {};
+  // Set: the save writes no DCP checkpoint, but these files of this rank, in the form of Meta's torch_checkpointing.
+  // The directory gets its name when the files of all ranks are complete and synced; an old directory at the name is
+  // exchanged with the new one in one step, and then removed. The state holds the files' tensors and no value. A hidden
+  // file of the directory names the save and its files. kInvalidArgument if the directory at the name holds other files
+  // than a checkpoint of torch_checkpointing, kUnsupported if its file system can't exchange directories. Of `save` the
+  // options of the layout and of `.metadata` are not used.
+  std::optional<std::vector<SavedFile>> files = {};
 };
 
 struct AsyncSaveReport {

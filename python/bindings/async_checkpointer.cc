@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -46,13 +47,28 @@ std::unique_ptr<WriterProcess> make_process(const nb::bytes& executable, double 
   return std::make_unique<WriterProcess>(WriterProcess{CheckpointProcess::make(options)});
 }
 
-// `terms`: (asynchronous staging, torn snapshot alarm, the owner of the memory that `state` points into).
+// The files of AsyncSaveOptions: a list of (name, whether of torch.save, bytes, number of tensors), or None.
+std::optional<std::vector<SavedFile>> files_of(nb::handle files) {
+  if (files.is_none()) return std::nullopt;
+  std::vector<SavedFile> result;
+  for (const nb::handle item : nb::borrow<nb::list>(files)) {
+    const auto file = nb::borrow<nb::tuple>(item);
+    const auto bytes = nb::borrow<nb::bytes>(file[2]);
+    result.push_back({to_utf8(nb::borrow<nb::str>(file[0])), nb::cast<bool>(file[1]),
+                      std::string(bytes.c_str(), bytes.size()), nb::cast<std::size_t>(file[3])});
+  }
+  return result;
+}
+
+// `terms`: (asynchronous staging, torn snapshot alarm, the owner of the memory that `state` points into, the argument
+// of files_of()).
 std::unique_ptr<PythonAsyncSave> start_save(AsyncCheckpointer& self, const nb::bytes& directory, const StateDict& state,
                                             const nb::tuple& terms, const nb::kwargs& keywords) {
   AsyncSaveOptions options;
   options.save = save_options_of(keywords);
   options.asynchronous_staging = nb::cast<bool>(terms[0]);
   options.torn_snapshot_alarm = nb::cast<bool>(terms[1]);
+  options.files = files_of(terms[3]);
   // Made before the save begins: a signal handler may raise an exception out of the call after the copy has begun.
   nb::object kept = options.asynchronous_staging ? nb::object(nb::borrow(terms[2])) : nb::object();
   auto save = std::make_unique<PythonAsyncSave>(std::move(kept), options.save.deadlines.progress);
@@ -68,8 +84,10 @@ std::unique_ptr<PythonAsyncSave> start_save(AsyncCheckpointer& self, const nb::b
 }
 
 // `reason` is an argument for reason_of().
-void abandon_async_save(AsyncCheckpointer& self, const nb::tuple& reason, const nb::kwargs& keywords) {
+// `of_files`: of a save of files.
+void abandon_async_save(AsyncCheckpointer& self, const nb::tuple& reason, bool of_files, const nb::kwargs& keywords) {
   AsyncSaveOptions options;
+  if (of_files) options.files.emplace();
   options.save = save_options_of(keywords);
   const Error error = reason_of(reason);
   without_lock(options.save, keywords, [&] { return Result<void>(self.abandon_save(error, options)); });

@@ -358,12 +358,13 @@ class AsyncCheckpointer:
         self,
         directory: bytes,
         state: StateDict,
-        # asynchronous staging, whether torn snapshots are detected, the owner of the memory
-        terms: tuple[bool, bool, Any],
+        # asynchronous staging, whether torn snapshots are detected, the owner of the memory, the files: name, whether of
+        # torch.save, bytes, number of tensors
+        terms: tuple[bool, bool, Any, Sequence[tuple[str, bool, bytes, int]] | None],
         /,
         **options: Any,
     ) -> AsyncSave: ...
-    def abandon_save(self, reason: Reason, /, **options: Any) -> NoReturn: ...  # as the module's function
+    def abandon_save(self, reason: Reason, of_files: bool, /, **options: Any) -> NoReturn: ...
     def prepare(self, state: StateDict, /) -> None: ...
     def prepare_ahead(self, size: int, idle_seconds: float, /) -> None: ...  # in the background
     def free_bytes(self) -> int: ...  # of the arenas that no save uses

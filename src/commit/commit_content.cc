@@ -16,7 +16,7 @@ CommitContent content_of_checkpoint(const SaveIdentity& identity, const std::str
   record.save_number = identity.save_number;
   record.front_bytes = pickle.size();
   record.front_checksum = crc32(std::as_bytes(std::span(pickle)));
-  CommitContent content{SaveForm::kCheckpoint, {}, {}};
+  CommitContent content{identity.form, {}, {}};
   for (const manifest::CommitRecord::File& file : record.files) content.files.push_back(file.name);
   content.render = [&pickle, record = std::move(record)]() -> Result<std::string> {
     return pickle + manifest::encode_commit_record(record);

@@ -28,8 +28,8 @@ struct ModelContent {
   std::uint64_t tensor_bytes = 0;
 };
 
-// Both use the first arguments by reference. Of a checkpoint, `.metadata` is the pickle and the record; fills in the
-// fields of the record that the save knows: save, job, number, pickle.
+// Both use the first arguments by reference. Of a checkpoint, `.metadata` is the pickle and the record; of a directory,
+// the record alone is the document. Fills in the fields of the record that the save knows: save, job, number, pickle.
 CommitContent content_of_checkpoint(const SaveIdentity& identity, const std::string& pickle,
                                     manifest::CommitRecord record);
 CommitContent content_of_model(const SaveIdentity& identity, const ModelContent& model);

@@ -70,6 +70,8 @@ class CommitStrategy {
   virtual void remove_folder(Warnings& warnings) { remove_private_folder(storage_, folder_, warnings); }
   // (7), and when the save is withdrawn: before the folder goes, removes what names the save outside of the folder.
   virtual void leave_note() {}
+  // When the save is withdrawn: after the folder.
+  virtual void remove_directory() {}
 
   storage::Storage& storage() const { return storage_; }
   const SaveIdentity& identity() const { return identity_; }

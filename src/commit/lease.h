@@ -24,8 +24,9 @@
 
 namespace cairn::commit {
 
-// What a save commits: a DCP checkpoint (metadata_commit.h), or a safetensors model (model_commit.h).
-enum class SaveForm : std::uint8_t { kCheckpoint, kModel };
+// What a save commits: a DCP checkpoint (metadata_commit.h), a safetensors model (model_commit.h), or a directory that
+// gets its name when all of its files are in place (directory_commit.h).
+enum class SaveForm : std::uint8_t { kCheckpoint, kModel, kDirectory };
 
 // The identity of a save, and the save's number within the job.
 struct SaveIdentity {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "commit/lease.h"
 #include "commit/save_transaction.h"
@@ -24,6 +25,9 @@ struct ClaimOptions {
   // Whether a safetensors model may be in the directory. torch allows it: Cairn then opens the checkpoint, and programs
   // that read models open the model. false: a model is an error (kInvalidArgument).
   bool beside_a_model = true;
+  // Of a save of a whole directory (directory_commit.h), which uses `overwrite` and no other option: the name that the
+  // commit gives. Empty for a checkpoint.
+  std::string directory_name = {};
 };
 
 // Step 1. `storage` must outlive the transaction; `progress` is for the transaction's lease. kInvalidArgument if a

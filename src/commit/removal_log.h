@@ -63,8 +63,17 @@ class RemovalLog final : public storage::Storage {
   Result<void> rewrite(std::string_view name, std::string_view bytes) override;
   Result<void> touch(std::string_view name) override;
   Result<double> touched_at(std::string_view name) const override { return storage_.touched_at(name); }
+  Result<std::unique_ptr<storage::Storage>> open_parent() const override { return storage_.open_parent(); }
+  Result<std::unique_ptr<storage::Storage>> open_folder(std::string_view name) const override {
+    return storage_.open_folder(name);
+  }
+  Result<void> move_folder(std::string_view, std::string_view) override { return not_logged(); }
+  Result<void> exchange_folders(std::string_view, std::string_view) override { return not_logged(); }
+  Result<bool> can_exchange_folders() override { return not_logged(); }
 
  private:
+  static Error not_logged() { return {ErrorCode::kInternal, "a removal that moves folders"}; }
+
   storage::Storage& storage_;
   bool tries_;
   WorkCount* count_;

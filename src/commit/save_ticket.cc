@@ -40,7 +40,7 @@ void append_identity(std::string& out, const SaveIdentity& identity) {
   append_id(out, identity.job_id);
   append_varint(out, identity.save_number);
   append_varint(out, identity.job_start);
-  out.push_back(identity.form == SaveForm::kModel ? 1 : 0);
+  out.push_back(static_cast<char>(identity.form));
 }
 
 Result<SaveIdentity> read_identity(CodedReader& reader) {
@@ -51,8 +51,8 @@ Result<SaveIdentity> read_identity(CodedReader& reader) {
   CAIRN_TRY_ASSIGN(identity.job_start, reader.varint());
   if (identity.job_start > manifest::kJobStartMax) return reader.damaged("a job that starts after the year 2262");
   CAIRN_TRY_ASSIGN(const std::uint8_t form, reader.byte());
-  if (form > 1) return reader.damaged("a save of an unknown form");
-  identity.form = form == 1 ? SaveForm::kModel : SaveForm::kCheckpoint;
+  if (form > static_cast<std::uint8_t>(SaveForm::kDirectory)) return reader.damaged("a save of an unknown form");
+  identity.form = static_cast<SaveForm>(form);
   return identity;
 }
 

@@ -131,6 +131,7 @@ void SaveTransaction::withdraw() {
   // Withdraw again: a late rank may have published a file before the folder was removed. Without the folder no rank can
   // publish any more.
   withdraw_files(storage_, expected_, identity_.save_id);
+  strategy_->remove_directory();
 }
 
 void SaveTransaction::look_for_files() {

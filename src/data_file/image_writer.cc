@@ -66,6 +66,15 @@ class FileJob {
     return {};
   }
 
+  // Of a file without bytes, which has no segment.
+  Result<void> write_empty(storage::Storage& storage, const WriteOptions& options) {
+    CAIRN_TRY(create(storage, options));
+    CAIRN_TRY(file_out_->finish(0, options.durability));
+    file_out_.reset();
+    composer_.reset();
+    return {};
+  }
+
   std::uint32_t trailer_checksum() const { return trailer_checksum_; }
 
  private:
@@ -193,6 +202,7 @@ Result<std::vector<std::uint32_t>> write_images(storage::Storage& storage, const
   for (const ImageFile& file : files) {
     jobs.push_back(std::make_unique<FileJob>(file, kSegmentBytes));
     segment_count += jobs.back()->segment_count();
+    if (jobs.back()->segment_count() == 0) CAIRN_TRY(jobs.back()->write_empty(storage, options));
   }
   SegmentQueue queue(jobs);
   const std::size_t threads =

@@ -49,25 +49,56 @@ Result<std::uint64_t> TorchSaveImage::place_payload(std::string_view name, std::
 }
 
 Result<TorchSaveImage> TorchSaveImage::make(std::string pickle, std::span<const TensorView> storages) {
+  auto kept = std::make_unique<const std::string>(std::move(pickle));
+  std::vector<std::uint64_t> payload_bytes(storages.size() + 1, kept->size());
+  for (std::size_t i = 0; i < storages.size(); ++i) {
+    CAIRN_TRY_ASSIGN(payload_bytes[i], bytes_of(storages[i]));
+  }
+  const auto add = [&](TorchSaveImage& image, std::size_t i, std::uint64_t offset) {
+    if (i == storages.size()) return image.add_bytes(offset, *kept);
+    image.add_tensor(offset, payload_bytes[i], storages[i]);
+  };
+  CAIRN_TRY_ASSIGN(TorchSaveImage image, lay_out(payload_bytes, add));
+  image.pickle_ = std::move(kept);
+  return image;
+}
+
+Result<TorchSaveImage> TorchSaveImage::of_staged(std::span<const std::uint64_t> payload_bytes,
+                                                 std::optional<std::span<const std::byte>> staged) {
+  bool fits = true;
+  const auto add = [&](TorchSaveImage& image, std::size_t i, std::uint64_t offset) {
+    const std::uint64_t length = payload_bytes[i];
+    image.staged_.reserve(payload_bytes.size());  // the views stay where they are
+    fits = fits && (!staged || (offset <= staged->size() && length <= staged->size() - offset));
+    const void* const data = staged && fits ? staged->data() + offset : nullptr;
+    image.staged_.push_back(TensorView::contiguous(data, DType::kUInt8, {static_cast<std::int64_t>(length)}));
+    image.add_tensor(offset, length, image.staged_.back());
+  };
+  CAIRN_TRY_ASSIGN(TorchSaveImage image, lay_out(payload_bytes, add));
+  if (staged && (!fits || image.file_bytes() > staged->size())) {
+    return Error(ErrorCode::kInvalidArgument, "a file of torch.save that is larger than its staged bytes")
+        .expected(std::to_string(image.file_bytes()) + " bytes")
+        .actual(std::to_string(staged->size()));
+  }
+  return image;
+}
+
+Result<TorchSaveImage> TorchSaveImage::lay_out(
+    std::span<const std::uint64_t> payload_bytes,
+    const std::function<void(TorchSaveImage&, std::size_t, std::uint64_t)>& add) {
+  if (payload_bytes.empty()) return Error(ErrorCode::kInvalidArgument, "a file of torch.save without a pickle");
   TorchSaveImage image;
-  image.pickle_ = std::make_unique<const std::string>(std::move(pickle));
-  image.storage_count_ = storages.size();
+  image.storage_count_ = payload_bytes.size() - 1;
   image.first_ = {"archive/byteorder", "little"};
   image.last_ = {"archive/version", "3\n"};
-  image.reserve(storages.size() + 1);
-  image.payloads_.reserve(storages.size() + 1);
+  image.reserve(payload_bytes.size());
+  image.payloads_.reserve(payload_bytes.size());
   std::uint64_t end = place(image.first_, 0);
-  for (std::size_t i = 0; i <= storages.size(); ++i) {
-    const bool is_storage = i < storages.size();
-    CAIRN_TRY_ASSIGN(const std::uint64_t bytes,
-                     is_storage ? bytes_of(storages[i]) : Result<std::uint64_t>(image.pickle_->size()));
+  for (std::size_t i = 0; i < payload_bytes.size(); ++i) {
+    const std::uint64_t bytes = payload_bytes[i];
     const std::string name = image.name_of(i);
     CAIRN_TRY_ASSIGN(const std::uint64_t offset, image.place_payload(name, bytes, end));
-    if (is_storage) {
-      image.add_tensor(offset, bytes, storages[i]);
-    } else {
-      image.add_bytes(offset, *image.pickle_);
-    }
+    add(image, i, offset);
     const zip::Record record = image.record_of(i, name);
     end = offset + bytes + zip::descriptor_bytes(record);
     image.directory_.directory_bytes += zip::directory_entry_bytes(record);

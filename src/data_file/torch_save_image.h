@@ -8,8 +8,11 @@
 
 #include <cairn/result.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,6 +29,11 @@ class TorchSaveImage final : public Image {
   // row-major elements of the view, and absent if the view's data is null. Fails with kInvalidArgument for a file above
   // 2^62 bytes.
   static Result<TorchSaveImage> make(std::string pickle, std::span<const TensorView> storages);
+  // The image of a file whose payloads, of `payload_bytes` each, are already in `staged`, at their places in the file;
+  // the last payload is the pickle. `staged` outlives the image; nullopt: the payloads are absent. kInvalidArgument
+  // without a pickle, and if `staged` is smaller than the file.
+  static Result<TorchSaveImage> of_staged(std::span<const std::uint64_t> payload_bytes,
+                                          std::optional<std::span<const std::byte>> staged);
 
   std::uint64_t trailer_offset() const override { return directory_.directory_offset; }
   std::uint64_t trailer_bytes() const override { return directory_.directory_bytes + zip::end_bytes(directory_); }
@@ -50,10 +58,14 @@ class TorchSaveImage final : public Image {
   static std::uint64_t place(ReadyRecord& record, std::uint64_t offset);
   // Places the record of the next payload, of `bytes` bytes, and returns the payload's offset.
   Result<std::uint64_t> place_payload(std::string_view name, std::uint64_t bytes, std::uint64_t offset);
+  // Lays out the payloads; `add(i, offset)` adds payload i to the image.
+  static Result<TorchSaveImage> lay_out(std::span<const std::uint64_t> payload_bytes,
+                                        const std::function<void(TorchSaveImage&, std::size_t, std::uint64_t)>& add);
   // The record of a payload under `name`, which is name_of(payload).
   zip::Record record_of(std::size_t payload, std::string_view name, std::uint32_t crc = 0) const;
 
   std::unique_ptr<const std::string> pickle_;  // the image may be moved, the payload's bytes may not
+  std::vector<TensorView> staged_;             // the payloads, in an image made by of_staged()
   std::size_t storage_count_ = 0;
   ReadyRecord first_;
   std::vector<PayloadRecord> payloads_;

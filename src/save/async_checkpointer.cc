@@ -16,6 +16,7 @@
 #include "os/parallel.h"
 #include "os/start_thread.h"
 #include "save/async_save_operation.h"
+#include "save/directory_save.h"
 #include "staging/arena_preparation.h"
 #include "writer/process_writer.h"
 #include "writer/thread_writer.h"
@@ -221,7 +222,8 @@ Result<AsyncSave> AsyncCheckpointer::save(const std::filesystem::path& directory
   const checkpointer::AsyncSaveResources resources{
       &impl_->options.stager->impl().arenas, &impl_->writer(), &impl_->plans,
       [impl = impl_.get()](std::function<void()> work) { return impl->background.run(std::move(work)); }, stager.links};
-  Result<AsyncSave> save = checkpointer::AsyncSaveOperation(resources, directory, options).run(given);
+  Result<AsyncSave> save = options.files ? checkpointer::DirectorySave(resources, directory, options).run(given)
+                                         : checkpointer::AsyncSaveOperation(resources, directory, options).run(given);
   if (!save && previous_failed) return std::move(save).error();
   if (!save) return std::move(save).error().while_doing(saving_to(directory));
   impl_->previous = save->write;
@@ -236,6 +238,7 @@ Result<AsyncSave> AsyncCheckpointer::save(const std::filesystem::path& directory
 Error AsyncCheckpointer::abandon_save(const Error& reason, const AsyncSaveOptions& options) {
   if (options.save.collectives == nullptr) return reason;
   coordination::Ranks ranks(options.save.collectives, options.save.coordinator_rank);
+  if (options.files) return checkpointer::abandon_directory_save(ranks, reason);
   const Result<checkpointer::VoteCount> count = checkpointer::hold_vote(ranks, reason);
   return count ? reason : count.error();
 }

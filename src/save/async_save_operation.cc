@@ -49,77 +49,7 @@ namespace {
 
 using data_file::ItemSource;
 
-// The coordinator's writer gives the save up if step 4 has not begun one progress deadline after the claim. The
-// remaining ranks' writers give the save up if this rank's writer has not started within the deadline. A rank may wait
-// for memory in step 1, and then a second rank in step 4. Each wait is limited to a third of the deadline, which leaves
-// a third for the steps between. Then all ranks report the lack of memory, not a missing rank.
-constexpr int kMemoryWaitShare = 3;
-
-// The wait for copies by devices that were queued before a failure.
-constexpr std::chrono::milliseconds kSettleMax{1000};
-
-std::chrono::milliseconds memory_wait_max(const SaveDeadlines& deadlines) {
-  return deadlines.progress / kMemoryWaitShare;
-}
-
 }  // namespace
-
-// The state that the operation, the writer and the caller's AsyncSave share until the save has ended.
-struct AsyncSaveOperation::SharedState {
-  // Null after staging; the writer keeps a reference until the files are written.
-  std::shared_ptr<staging::Arena> arena;
-  std::function<Result<std::string>()> render_metadata;
-  SaveId save_id;
-  std::string directory;  // for the texts of errors
-  std::promise<Result<void>> staging;
-  std::promise<Result<AsyncSaveReport>> write;
-  std::unique_ptr<writer::WriterSave> save;
-  std::optional<std::uint32_t> rank;            // if there are several
-  std::atomic<std::uint64_t> bytes_written{0};  // 0 until the save has succeeded
-  std::uint64_t file_bytes = 0;                 // of this rank's files
-  std::optional<std::string> parts_warning;
-  std::optional<std::string> differences;  // the coordinator's warning about values that differ between the ranks
-  std::atomic<bool> is_staged{false};
-  events::Operation events;
-  // For a staging that continues after run().
-  SaveItems items;
-  std::vector<staging::CopyItem> copies;
-  staging::SourceSamples samples;
-  std::unique_ptr<staging::DeviceSources> devices;  // null if no tensor is on a device
-  staging::StagingFence fence;
-  std::shared_ptr<device::Links> links;
-
-  void abandon(const Error& reason) const { save->abandon(rank ? Error(reason).rank(*rank) : reason); }
-
-  // A writer process sends its reports with a delay. Before the first report the phase and the totals come from here.
-  SaveProgress progress() const {
-    if (const std::uint64_t bytes = bytes_written) return {SavePhase::kEnded, bytes, bytes};
-    const commit::ProgressReport report = save->progress();
-    SaveProgress progress{report.phase, report.bytes_written, report.bytes_total};
-    if (is_staged && progress.phase == SavePhase::kStaging) progress.phase = SavePhase::kWriting;
-    if (progress.bytes_total == 0) progress.bytes_total = file_bytes;
-    return progress;
-  }
-
-  // An error that the caller receives from a future, with the directory of the save.
-  Error named(const Error& error) const { return Error(error).while_doing("saving to '" + directory + "'"); }
-
-  void end(Result<commit::RankSaveReport> outcome) {
-    if (!outcome) {
-      events.fail(named(outcome.error()));
-      write.set_value(attempt([&]() -> Result<AsyncSaveReport> { return named(outcome.error()); }));
-      return;
-    }
-    events.end(EventKind::kCommitted, outcome->bytes_written);
-    bytes_written = outcome->bytes_written;
-    if (differences && note_differences()) outcome->warnings.push_back(*std::move(differences));
-    // The arena is registered while the files are written, so a refusal is known by now.
-    if (auto refusal = links ? links->untold_refusal() : std::nullopt) outcome->warnings.push_back(*std::move(refusal));
-    if (parts_warning) outcome->warnings.push_back(*parts_warning);
-    events::add_trace_problem(outcome->warnings);
-    write.set_value(AsyncSaveReport{save_id, render_metadata, outcome->bytes_written, std::move(outcome->warnings)});
-  }
-};
 
 AsyncSaveOperation::AsyncSaveOperation(const AsyncSaveResources& resources, const std::filesystem::path& directory,
                                        const AsyncSaveOptions& options)
@@ -172,28 +102,13 @@ Result<Vote> AsyncSaveOperation::prepare(const Result<const StateDict*>& state) 
   resources_.links->release_parked();
   CAIRN_TRY_ASSIGN(std::shared_ptr<staging::Arena> arena,
                    resources_.arenas->take(expected, options_.save.interrupted, wait_max));
-  auto shared = std::make_shared<SharedState>();
+  auto shared = std::make_shared<StagedSave>();
   shared->directory = directory_;
   shared->arena = std::move(arena);
   shared->links = resources_.links;
   if (ranks_.size() > 1) shared->rank = place_.rank;
   if (ranks_.size() == 1 && !options_.save.alone_as_rank) shared->parts_warning = warning_of_parts(**state);
-  writer::SaveWriter::Written report_written;
-  if (events_.is_told()) {
-    // Weak: shared->save keeps the function. The function of the outcome keeps the state alive until the save ends.
-    report_written = [weak = std::weak_ptr(shared)](const writer::WrittenFiles& written) {
-      const auto alive = weak.lock();
-      if (alive) alive->events.step_of(written.process_id, EventKind::kWritten, written.time, written.bytes);
-    };
-  }
-  shared->events = std::move(events_);
-  auto started = resources_.writer->start(
-      [shared](Result<commit::RankSaveReport> outcome) { shared->end(std::move(outcome)); }, std::move(report_written));
-  if (!started) {
-    events_ = std::move(shared->events);
-    return std::move(started).error();
-  }
-  shared->save = std::move(*started);
+  if (auto started = start_writer(shared, events_, *resources_.writer); !started) return std::move(started).error();
   shared_ = std::move(shared);
   Vote vote = vote_for(plan_, items_);
   Result<void> listed;
@@ -217,7 +132,7 @@ Result<Vote> AsyncSaveOperation::prepare(const Result<const StateDict*>& state) 
 
 // Lists the copies of step 5 by the plan, and samples the tensors.
 Result<void> AsyncSaveOperation::list_copies() {
-  SharedState& shared = *shared_;
+  StagedSave& shared = *shared_;
   CAIRN_TRY_ASSIGN(const std::vector<ItemSource> sources, items_.take(plan_->items));
   shared.copies.clear();
   shared.copies.reserve(sources.size());
@@ -225,11 +140,7 @@ Result<void> AsyncSaveOperation::list_copies() {
     const TensorView* const tensor = sources[i].tensor != nullptr ? &sources[i].tensor->local : nullptr;
     shared.copies.push_back({tensor, sources[i].bytes, plan_->payload_offsets[i], sources[i].entry->fqn});
   }
-  std::optional<std::uint64_t> sample_seed;
-  if (options_.asynchronous_staging && options_.torn_snapshot_alarm) sample_seed = os::random_128().low;
-  // First the devices: they work while the CPU reads its samples.
-  CAIRN_TRY_ASSIGN(shared.devices, staging::DeviceSources::mark(shared.copies, shared.links, sample_seed));
-  if (sample_seed) shared.samples = staging::SourceSamples::take(shared.copies, *sample_seed);
+  CAIRN_TRY(sample_sources(shared, options_));
   listed_ = plan_;
   return {};
 }
@@ -263,7 +174,7 @@ Result<void> AsyncSaveOperation::plan_anew() {
 
 // Step 4.
 Result<AsyncSave> AsyncSaveOperation::begin() {
-  SharedState& shared = *shared_;
+  StagedSave& shared = *shared_;
   if (listed_ != plan_) CAIRN_TRY(list_copies());
   shared.file_bytes = plan_->file_bytes;
   CAIRN_TRY(resources_.arenas->fit(shared.arena, plan_->layout->arena_bytes, options_.save.interrupted,
@@ -294,90 +205,12 @@ Result<AsyncSave> AsyncSaveOperation::begin() {
   shared.arena->forget_staged();
   is_with_writer_ = true;  // from now on the writer reports a failure to the remaining ranks
   CAIRN_TRY(shared.save->begin(request));
-  AsyncSave handle;
-  handle.staging = shared.staging.get_future().share();
-  handle.write = shared.write.get_future().share();
-  handle.progress = [kept = shared_] { return kept->progress(); };
-  shared.events.work().measure([weak = std::weak_ptr(shared_)](WorkCount& count) {
-    const std::shared_ptr<SharedState> kept = weak.lock();
-    if (!kept) return;
-    const SaveProgress progress = kept->progress();
-    count.total = progress.bytes_total;
-    count.done = progress.bytes_written;
-  });
-  handle.fence = [kept = shared_](const Device& device, std::chrono::milliseconds timeout) -> Result<bool> {
-    if (!kept->fence.wait_open(timeout)) return false;
-    CAIRN_TRY(kept->fence.make_wait(device));
-    return true;
-  };
   shared.items = std::move(items_);
-  staging::CopyOptions copying;
-  copying.arena_bytes = plan_->layout->arena_bytes;
-  copying.devices = shared.devices.get();
-  copying.fence = &shared.fence;
-  copying.stall_max = save.deadlines.progress;
-  if (options_.asynchronous_staging) {
-    copying.samples = &shared.samples;
-    copying.confirm = options_.confirm_sources;
-    CAIRN_TRY(resources_.in_background([kept = shared_, copying] { (void)stage(*kept, copying); }));
-    return handle;
-  }
-  copying.interrupted = save.interrupted;
-  CAIRN_TRY(stage(shared, copying));
-  return handle;
+  return stage_in_background_or_now(shared_, options_, plan_->layout->arena_bytes, resources_.in_background);
 }
 
-// Step 5. May run on a background thread, so no exception may leave the function.
-Result<void> AsyncSaveOperation::stage(SharedState& shared, const staging::CopyOptions& options) {
-  Result<void> staged = attempt([&] { return staging::copy_into(*shared.arena, shared.copies, options); });
-  // After a failure the copies do not matter to the save, but the trainer may free the tensors.
-  shared.fence.open(staged || !shared.devices ? staging::DeviceSources::Marks() : shared.devices->marks());
-  (void)attempt([&]() -> Result<void> {
-    if (staged) shared.events.step(EventKind::kStaged, shared.file_bytes);
-    if (staged) return shared.save->staged();  // the write future reports a lost writer
-    shared.abandon(staged.error());
-    return {};
-  });
-  shared.is_staged = staged.has_value();
-  leave_devices(shared, staged.has_value(), !options.samples);
-  shared.arena.reset();
-  shared.copies.clear();
-  shared.samples = {};
-  shared.items = SaveItems();  // may hold large values
-  const auto reported = [&]() -> Result<void> { return staged ? Result<void>() : shared.named(staged.error()); };
-  shared.staging.set_value(attempt(reported));
-  return staged;
-}
-
-// After the copies: prepares the arena for the next save. After a failure the devices may still write into the arena:
-// the arena then stays out of use until they are done. The devices may also still read the tensors: then the caller's
-// streams wait, and after an asynchronous staging the streams of the next fence.
-void AsyncSaveOperation::leave_devices(SharedState& shared, bool is_staged, bool is_on_callers_thread) {
-  if (shared.devices == nullptr) return;
-  if (is_staged) {
-    shared.devices->register_beside(*shared.arena);
-  } else if (!shared.devices->settle(kSettleMax)) {
-    if (is_on_callers_thread) shared.devices->hold_back_caller();
-    shared.arena->note_stuck();
-    staging::DeviceSources::park(std::move(shared.devices), shared.arena);
-  }
-  shared.devices.reset();
-}
-
-// Between step 2 and step 4 this rank's writer has no lease, so the writers of the remaining ranks can't see that the
-// rank has failed. If the storage hangs, the caller continues after the deadline of the call; the remaining ranks then
-// wait until their deadline.
 void AsyncSaveOperation::write_failure_mark(const Error& reason) const {
-  if (ranks_.size() == 1 || ranks_.is_coordinator() || !ticket_) return;
-  const commit::RankPlace& place = place_;
-  (void)os::call_within(options_.save.deadlines.publish, [directory = directory_, ticket = *ticket_, place, reason] {
-    return attempt([&]() -> Result<void> {
-      CAIRN_TRY_ASSIGN(auto storage, storage::make_directory(directory));
-      const auto save = commit::RankSave::join(std::move(storage), ticket);
-      save->fail_before_entry(place, reason);
-      return {};
-    });
-  });
+  if (ticket_) mark_failure_before_begin(directory_, *ticket_, place_, options_.save.deadlines, reason);
 }
 
 }  // namespace cairn::checkpointer

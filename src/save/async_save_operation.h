@@ -21,9 +21,9 @@
 #include "save/save_items.h"
 #include "save/save_messages.h"
 #include "save/staged_plan.h"
+#include "save/staged_save.h"
 #include "save/vote.h"
 #include "staging/arena_pool.h"
-#include "staging/snapshot_copy.h"
 #include "writer/save_writer.h"
 
 namespace cairn::checkpointer {
@@ -48,8 +48,6 @@ class AsyncSaveOperation {
   Result<AsyncSave> run(const Result<const StateDict*>& state);
 
  private:
-  struct SharedState;
-
   Result<AsyncSave> take_steps(const Result<const StateDict*>& state);
   Result<Vote> prepare(const Result<const StateDict*>& state);
   PlanningRank planning();
@@ -57,8 +55,6 @@ class AsyncSaveOperation {
   Result<void> agree(const Result<Vote>& vote);
   Result<void> plan_anew();
   Result<AsyncSave> begin();
-  static Result<void> stage(SharedState& shared, const staging::CopyOptions& options);
-  static void leave_devices(SharedState& shared, bool is_staged, bool is_on_callers_thread);
   void write_failure_mark(const Error& reason) const;
 
   const AsyncSaveResources& resources_;
@@ -73,7 +69,7 @@ class AsyncSaveOperation {
   std::shared_ptr<const StagedPlan> listed_;  // the plan of the listed copies
   std::optional<commit::SaveTicket> ticket_;
   events::Operation events_;  // of shared_ once that exists
-  std::shared_ptr<SharedState> shared_;
+  std::shared_ptr<StagedSave> shared_;
   bool is_with_writer_ = false;
 };
 

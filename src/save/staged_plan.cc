@@ -16,12 +16,12 @@ namespace {
 // A trainer saves one state, or a few states in turn (a model alone, a model with its optimizer).
 constexpr std::size_t kPlansKept = 4;
 
+}  // namespace
+
 std::uint64_t next_layout_id() {
   static std::atomic<std::uint64_t> next{1};
   return next.fetch_add(1);
 }
-
-}  // namespace
 
 Result<void> lay_out_staged(std::span<const data_file::ItemSource> sources, const data_file::ImageIdentity& identity,
                             bool file_per_item, std::shared_ptr<const commit::CommitPlan> commit_plan,

@@ -60,6 +60,9 @@ Result<void> lay_out_staged(std::span<const data_file::ItemSource> sources, cons
                             bool file_per_item, std::shared_ptr<const commit::CommitPlan> commit_plan,
                             StagedPlan& plan);
 
+// The id of a new layout, unique within the process.
+std::uint64_t next_layout_id();
+
 // The plans used most recently, a bounded number. Threads: one at a time.
 class StagedPlans {
  public:

@@ -141,6 +141,19 @@ class Storage {
   // open() finds the files that other hosts created in the folder before the call. A held folder with another folder at
   // its name: kUnsafe.
   virtual Result<double> touched_at(std::string_view name) const = 0;
+
+  // The directory above, and a folder of this directory, as storages of their own, which may outlive this storage. No
+  // link is followed to a folder: kUnsafe.
+  virtual Result<std::unique_ptr<Storage>> open_parent() const = 0;
+  virtual Result<std::unique_ptr<Storage>> open_folder(std::string_view name) const = 0;
+  // Moves a folder to a name that is free or belongs to an empty folder; kUnavailable and EEXIST otherwise. A storage
+  // of the folder stays usable. After any failure except EEXIST the folder may have either name.
+  virtual Result<void> move_folder(std::string_view from, std::string_view to) = 0;
+  // Exchanges the names of two folders in one step: a reader finds the old folder or the new folder. kUnsupported if
+  // the file system can't. After any other failure the folders may have either name.
+  virtual Result<void> exchange_folders(std::string_view one, std::string_view two) = 0;
+  // Whether exchange_folders() works in this directory: exchanges two folders that it makes and removes.
+  virtual Result<bool> can_exchange_folders() = 0;
 };
 
 // Reads a small file in one call; kCorrupt if the file is larger than `bytes_max`. Follows links only with

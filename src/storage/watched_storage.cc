@@ -179,6 +179,35 @@ Result<double> WatchedStorage::touched_at(std::string_view name) const {
   return storage_->touched_at(name);
 }
 
+Result<std::unique_ptr<Storage>> WatchedStorage::open_parent() const {
+  const Call call(*watch_, Kind::kNames, "opening", full_name(".."));
+  CAIRN_TRY_ASSIGN(std::unique_ptr<Storage> parent, storage_->open_parent());
+  return std::unique_ptr<Storage>(
+      std::make_unique<WatchedStorage>(std::move(parent), watch_, directory_.empty() ? directory_ : directory_ / ".."));
+}
+
+Result<std::unique_ptr<Storage>> WatchedStorage::open_folder(std::string_view name) const {
+  const Call call(*watch_, Kind::kNames, "opening", full_name(name));
+  CAIRN_TRY_ASSIGN(std::unique_ptr<Storage> folder, storage_->open_folder(name));
+  return std::unique_ptr<Storage>(std::make_unique<WatchedStorage>(
+      std::move(folder), watch_, directory_.empty() ? directory_ : directory_ / std::filesystem::path(name)));
+}
+
+Result<void> WatchedStorage::move_folder(std::string_view from, std::string_view to) {
+  const Call call(*watch_, Kind::kNames, "renaming to", to);
+  return storage_->move_folder(from, to);
+}
+
+Result<void> WatchedStorage::exchange_folders(std::string_view one, std::string_view two) {
+  const Call call(*watch_, Kind::kNames, "renaming to", two);
+  return storage_->exchange_folders(one, two);
+}
+
+Result<bool> WatchedStorage::can_exchange_folders() {
+  const Call call(*watch_, Kind::kNames, "exchanging two folders", "");
+  return storage_->can_exchange_folders();
+}
+
 Result<std::unique_ptr<Storage>> open_watched(const std::function<Result<std::unique_ptr<Storage>>()>& open,
                                               const std::shared_ptr<OperationWatch>& watch, const std::string& name,
                                               const std::filesystem::path& directory) {

@@ -38,6 +38,11 @@ class WatchedStorage final : public Storage {
   Result<void> touch(std::string_view name) override;
   Result<void> rewrite(std::string_view name, std::string_view bytes) override;
   Result<double> touched_at(std::string_view name) const override;
+  Result<std::unique_ptr<Storage>> open_parent() const override;
+  Result<std::unique_ptr<Storage>> open_folder(std::string_view name) const override;
+  Result<void> move_folder(std::string_view from, std::string_view to) override;
+  Result<void> exchange_folders(std::string_view one, std::string_view two) override;
+  Result<bool> can_exchange_folders() override;
 
  private:
   std::string full_name(std::string_view name) const { return (directory_ / name).string(); }

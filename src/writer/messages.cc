@@ -65,6 +65,24 @@ Result<std::chrono::nanoseconds> read_nanoseconds(CodedReader& reader) {
   return std::chrono::nanoseconds(count);
 }
 
+void append_plain_file(std::string& out, const data_file::PlainFile& file) {
+  append_flag(out, file.form == data_file::PlainFile::Form::kTorchSave);
+  append_varint(out, file.payload_bytes.size());
+  for (const std::uint64_t bytes : file.payload_bytes) append_varint(out, bytes);
+}
+
+Result<data_file::PlainFile> read_plain_file(CodedReader& reader) {
+  data_file::PlainFile file;
+  CAIRN_TRY_ASSIGN(const bool is_of_torch_save, read_flag(reader));
+  file.form = is_of_torch_save ? data_file::PlainFile::Form::kTorchSave : data_file::PlainFile::Form::kBytes;
+  CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
+  for (std::uint64_t i = 0; i < count; ++i) {
+    CAIRN_TRY_ASSIGN(const std::uint64_t bytes, reader.varint());
+    file.payload_bytes.push_back(bytes);
+  }
+  return file;
+}
+
 void append_deadlines(std::string& out, const SaveDeadlines& deadlines) {
   append_milliseconds(out, deadlines.progress);
   append_milliseconds(out, deadlines.sync);
@@ -216,6 +234,11 @@ Result<std::string> encode_layout(std::uint64_t slot, const StagedLayout& layout
   append_varint(out, layout.files.size());
   for (const StagedLayout::File& file : layout.files) {
     append_varint(out, file.arena_offset);
+    append_flag(out, file.plain.has_value());
+    if (file.plain) {
+      append_plain_file(out, *file.plain);
+      continue;
+    }
     append_varint(out, file.index.rank);
     append_varint(out, file.index.file_number);
     append_varint(out, file.index.file_count);
@@ -231,6 +254,10 @@ Result<std::string> encode_layout(std::uint64_t slot, const StagedLayout& layout
   }
   append_flag(out, layout.commit_plan != nullptr);
   if (layout.commit_plan) layout.commit_plan->append_to(out);
+  append_flag(out, layout.directory_files.has_value());
+  if (!layout.directory_files) return out;
+  append_varint(out, layout.directory_files->size());
+  for (const std::vector<std::string>& names : *layout.directory_files) manifest::append_texts(out, names);
   return out;
 }
 
@@ -244,6 +271,11 @@ Result<LayoutMessage> decode_layout(std::string_view bytes) {
   for (std::uint64_t i = 0; i < file_count; ++i) {
     StagedLayout::File& file = message.layout.files.emplace_back();
     CAIRN_TRY_ASSIGN(file.arena_offset, reader.varint());
+    CAIRN_TRY_ASSIGN(const bool is_plain, read_flag(reader));
+    if (is_plain) {
+      CAIRN_TRY_ASSIGN(file.plain, read_plain_file(reader));
+      continue;
+    }
     CAIRN_TRY_ASSIGN(file.index.rank, read_u32(reader));
     CAIRN_TRY_ASSIGN(file.index.file_number, read_u32(reader));
     CAIRN_TRY_ASSIGN(file.index.file_count, read_u32(reader));
@@ -259,6 +291,15 @@ Result<LayoutMessage> decode_layout(std::string_view bytes) {
   if (commits) {
     CAIRN_TRY_ASSIGN(commit::CommitPlan commit, commit::CommitPlan::read(reader));
     message.layout.commit_plan = std::make_shared<const commit::CommitPlan>(std::move(commit));
+  }
+  CAIRN_TRY_ASSIGN(const bool is_of_directory, read_flag(reader));
+  if (is_of_directory) {
+    CAIRN_TRY_ASSIGN(const std::uint64_t ranks, reader.count());
+    std::vector<std::vector<std::string>>& files = message.layout.directory_files.emplace();
+    for (std::uint64_t rank = 0; rank < ranks; ++rank) {
+      CAIRN_TRY_ASSIGN(std::vector<std::string> names, reader.counted_texts());
+      files.push_back(std::move(names));
+    }
   }
   CAIRN_TRY(expect_end(reader));
   return message;

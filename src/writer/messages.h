@@ -20,7 +20,7 @@
 namespace cairn::writer {
 
 // Increased with every change of the messages.
-inline constexpr std::uint64_t kProtocolVersion = 12;
+inline constexpr std::uint64_t kProtocolVersion = 13;
 // The number of layouts that a writer process keeps. A client names a layout by its slot.
 inline constexpr std::uint64_t kLayoutSlots = 4;
 

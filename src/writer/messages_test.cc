@@ -25,6 +25,18 @@ Recode recode(Decode decode) {
   };
 }
 
+// Of the coordinator of two ranks: a file of torch.save and a file of bytes.
+StagedLayout plain_layout() {
+  using data_file::PlainFile;
+  StagedLayout layout;
+  layout.id = 7;
+  layout.arena_bytes = 8192;
+  layout.files.push_back({0, {}, PlainFile{PlainFile::Form::kTorchSave, {1000, 12}}});
+  layout.files.push_back({4096, {}, PlainFile{PlainFile::Form::kBytes, {5}}});
+  layout.directory_files = {{"model_0.pt", "config_0.json"}, {}};
+  return layout;
+}
+
 struct Example {
   const char* name;
   std::string bytes;
@@ -79,6 +91,7 @@ std::vector<Example> examples() {
       {"written", encode(written), recode(decode_written_message)},
       {"layout", encode_layout(3, *layout).value(), relayout},
       {"layout of a follower", encode_layout(0, *follower.request("/d", ticket).layout).value(), relayout},
+      {"layout of plain files", encode_layout(1, plain_layout()).value(), relayout},
       {"claim", encode(claim), recode(decode_claim)},
       {"begin", encode(sample_begin()), recode(decode_begin)},
       {"failure", encode(OutcomeMessage{7, Error(ErrorCode::kNoSpace, "full").file("a").offset(5)}),
@@ -132,6 +145,17 @@ TEST(Messages, CarryTheCommitPlan) {
   ASSERT_EQ(commit_request.files.size(), 3u);
   EXPECT_EQ(commit_request.files[2].at(0), commit::data_file_name(ticket, 2, 0));
   EXPECT_NE(commit_request.render()->find("/somewhere"), std::string::npos);
+}
+
+TEST(Messages, CarryPlainFiles) {
+  const StagedLayout sent = plain_layout();
+  const StagedLayout got = decode_layout(encode_layout(1, sent).value()).value().layout;
+  EXPECT_EQ(got.directory_files, sent.directory_files);
+  ASSERT_EQ(got.files.size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(got.files[i].arena_offset, sent.files[i].arena_offset);
+    EXPECT_EQ(got.files[i].plain, sent.files[i].plain);
+  }
 }
 
 TEST(Messages, RefuseRanksOutOfRange) {

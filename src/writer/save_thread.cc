@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <utility>
 
+#include "commit/directory/new_directory.h"
 #include "commit/meeting/save_marks.h"
 #include "core/attempt.h"
 #include "core/checked.h"
@@ -33,13 +35,33 @@ constexpr std::chrono::milliseconds kTellingMax{1000};
 Error out_of_order(const char* what) { return Error(ErrorCode::kInvalidArgument, what); }
 
 // The image of a file in the arena. The file's memory begins at the file's offset and extends to the end of the arena.
-Result<data_file::FileImage> image_of(const StagedLayout::File& file, std::span<std::byte> arena) {
+Result<std::unique_ptr<data_file::Image>> image_of(const StagedLayout::File& file, const SaveId& save_id,
+                                                   std::span<std::byte> arena) {
   if (file.arena_offset % os::kPageBytes != 0 || file.arena_offset > arena.size()) {
     return Error(ErrorCode::kInvalidArgument, "a file that does not lie in its arena")
         .expected("a page within " + std::to_string(arena.size()) + " bytes")
         .actual(std::to_string(file.arena_offset));
   }
-  return data_file::FileImage::of_staged(file.index, arena.subspan(file.arena_offset));
+  const std::span<std::byte> staged = arena.subspan(file.arena_offset);
+  if (file.plain) return file.plain->image(staged);
+  CAIRN_TRY_ASSIGN(data_file::FileImage image, data_file::FileImage::of_staged(file.index, staged));
+  image.set_save_id(save_id);
+  return std::unique_ptr<data_file::Image>(std::make_unique<data_file::FileImage>(std::move(image)));
+}
+
+// The name that the commit gives the directory of a save of a whole directory; empty for a save of another form.
+Result<std::string> directory_name_of(const std::string& directory, commit::SaveForm form) {
+  if (form != commit::SaveForm::kDirectory) return std::string();
+  const auto made = commit::new_directory_of_name(std::filesystem::path(directory).filename().string());
+  if (!made) return Error(ErrorCode::kInvalidArgument, "not the new directory of a save").file(directory);
+  return made->name;
+}
+
+// The directory in which the save commits.
+std::string place_of_commit(const SaveRequest& request) {
+  const Result<std::string> name = directory_name_of(request.directory, request.ticket.identity.form);
+  if (!name || name->empty()) return request.directory;
+  return (std::filesystem::path(request.directory).parent_path() / *name).string();
 }
 
 // Leaves a mark in the private folder of a save given up by this rank.
@@ -131,7 +153,7 @@ void SaveThread::begin(SaveRequest request) {
   // a copy.
   auto carried = std::make_shared<SaveRequest>(std::move(request));
   // Entered here and not on the thread: the order is the order of the calls.
-  std::shared_ptr<CommitOrder::Turn> turn = order_.enter(carried->directory, carried->deadlines.publish);
+  std::shared_ptr<CommitOrder::Turn> turn = order_.enter(place_of_commit(*carried), carried->deadlines.publish);
   {
     const std::lock_guard lock(mutex_);
     begin_requested_ = true;
@@ -300,9 +322,11 @@ Result<std::unique_ptr<storage::Storage>> SaveThread::open_watched(const std::st
 
 Result<commit::SaveTicket> SaveThread::do_claim(const ClaimRequest& request) {
   if (rank_save_) return out_of_order("claim sent twice");
+  commit::ClaimOptions options = request.options;
+  CAIRN_TRY_ASSIGN(options.directory_name, directory_name_of(request.directory, request.identity.form));
   CAIRN_TRY_ASSIGN(auto rank_save, storage::retry_in_removed_directory([&]() -> Result<std::unique_ptr<RankSave>> {
                      CAIRN_TRY_ASSIGN(auto storage, open_watched(request.directory, true, request.umask));
-                     return RankSave::claim(std::move(storage), request.identity, request.rank, request.options,
+                     return RankSave::claim(std::move(storage), request.identity, request.rank, options,
                                             thread_.watch()->operations);
                    }));
   const commit::SaveTicket ticket = rank_save->ticket();
@@ -316,7 +340,7 @@ Result<void> SaveThread::do_begin(SaveRequest request) {
   write_clock_ = {};
   events::write_trace();  // the lines of a writer process
   const bool claimed = rank_save_ != nullptr;
-  if (claimed != request.place.is_coordinator() || claimed != (request.layout->commit_plan != nullptr)) {
+  if (claimed != request.place.is_coordinator() || claimed != request.layout->is_of_coordinator()) {
     return out_of_order("claim or commit plan missing at the coordinator, or sent by another rank");
   }
   if (claimed && rank_save_->ticket().identity.save_id != request.ticket.identity.save_id) {
@@ -326,8 +350,9 @@ Result<void> SaveThread::do_begin(SaveRequest request) {
     return out_of_order("number of file names differs from the layout");
   // Join first: the other ranks then learn of every failure from here on.
   if (!claimed) {
+    CAIRN_TRY_ASSIGN(std::string name, directory_name_of(request.directory, request.ticket.identity.form));
     CAIRN_TRY_ASSIGN(auto storage, open_watched(request.directory, false, request.umask));
-    set_rank_save(RankSave::join(std::move(storage), request.ticket, thread_.watch()->operations));
+    set_rank_save(RankSave::join(std::move(storage), request.ticket, thread_.watch()->operations, std::move(name)));
   }
   {
     const std::lock_guard lock(mutex_);
@@ -339,11 +364,13 @@ Result<void> SaveThread::do_begin(SaveRequest request) {
   const std::span<std::byte> pages = arena.first(align_down(arena.size(), os::kPageBytes));
   for (std::size_t i = 0; i < request.names.size(); ++i) {
     const StagedLayout::File& file = request.layout->files[i];
-    Result<data_file::FileImage> image = image_of(file, pages);
+    Result<std::unique_ptr<data_file::Image>> image = image_of(file, request.ticket.identity.save_id, pages);
     if (!image) return std::move(image).error().file(request.names[i]);
-    data_file::FileImage& placed = images_.emplace_back(std::move(*image));
-    placed.set_save_id(request.ticket.identity.save_id);
+    const data_file::Image& placed = *images_.emplace_back(std::move(*image));
     const std::uint64_t room = align_up(placed.file_bytes(), os::kPageBytes);
+    if (room > pages.size() - file.arena_offset) {
+      return Error(ErrorCode::kInvalidArgument, "a file that does not lie in its arena").file(request.names[i]);
+    }
     files_.push_back({request.names[i], &placed, pages.subspan(file.arena_offset, room),
                       [this, begin = file.arena_offset](std::uint64_t end) { return await_staged(begin + end); }});
   }
@@ -412,6 +439,8 @@ Result<commit::RankSaveReport> SaveThread::finish() {
   if (const auto& commit_plan = request_->layout->commit_plan) {
     commit_request =
         commit_plan->commit_request(request_->ticket, request_->place, request_->checkpoint_id, request_->notes);
+  } else if (const auto& files = request_->layout->directory_files) {
+    commit_request = commit::CommitRequest{[] { return Result<std::string>(""); }, *files, {}};
   }
   request_->layout.reset();
   std::shared_ptr<CommitOrder::Turn> turn;

@@ -133,7 +133,7 @@ class SaveThread {
   std::optional<Clock::time_point> begin_by_;  // set once the save has claimed
   events::StepClock write_clock_;              // from begin on
   std::optional<SaveRequest> request_;
-  std::deque<data_file::FileImage> images_;
+  std::vector<std::unique_ptr<data_file::Image>> images_;
   std::vector<data_file::ImageFile> files_;
 
   storage::WatchedThread thread_{"for a save"};  // the task shares this object

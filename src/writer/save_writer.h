@@ -19,6 +19,7 @@
 
 #include "commit/meeting/commit_plan.h"
 #include "commit/meeting/rank_save.h"
+#include "data_file/plain_file.h"
 #include "events/operation.h"
 #include "format/manifest/trailer.h"
 #include "staging/arena.h"
@@ -27,7 +28,8 @@ namespace cairn::writer {
 
 // The coordinator's request before planning.
 struct ClaimRequest {
-  std::string directory;  // made if missing
+  // Made if missing. Of a save of a whole directory: its new directory (commit/directory/new_directory.h).
+  std::string directory;
   commit::SaveIdentity identity;
   std::uint32_t rank = 0;  // of the coordinator
   commit::ClaimOptions options = {};
@@ -45,12 +47,17 @@ struct StagedLayout {
     // Holds the place of every payload. The writer renders frames and trailer in their places. The save id in the index
     // is ignored: the ticket's save id counts.
     manifest::TrailerIndex index;
+    std::optional<data_file::PlainFile> plain = {};  // set for a file without a trailer; `index` is then unused
   };
   std::uint64_t id = 0;           // unique within a process
   std::uint64_t arena_bytes = 0;  // bytes of the arena that the layout takes
   std::vector<File> files;
   // Set for the coordinator, which shares ownership; otherwise null.
   std::shared_ptr<const commit::CommitPlan> commit_plan;
+  // Set instead for the coordinator of a save of a whole directory: the names of the files, by rank.
+  std::optional<std::vector<std::vector<std::string>>> directory_files = {};
+
+  bool is_of_coordinator() const { return commit_plan != nullptr || directory_files; }
 };
 
 // The state to save, and the rank that saves.

@@ -25,6 +25,7 @@ from cairn._ranks.exception_record import Reason
 from cairn._results.lazy_metadata import LazyMetadata, catalog_of_save
 from cairn._settings import IoPriority, check_settings
 from cairn._state.described import DescribedState, HeldState, check_order
+from cairn._state.described_files import SavedFile
 from cairn._state.notes import notes_text
 from cairn._telemetry.ended_calls import Stopwatch
 from cairn.progress import Progress
@@ -186,15 +187,17 @@ class AsyncSaver:
         *,
         asynchronous_staging: bool,
         observer: Observer | None = None,
+        files: list[SavedFile] | None = None,
         **options: Any,
     ) -> PendingSave:
         """As save(), with a described state. The follower must have started.
 
-        `observer` is called in the follower's thread.
+        `observer` is called in the follower's thread. `files`: the save writes no checkpoint of DCP, but these files of
+        this rank, whose tensors `described` holds in their order; the upload future's Metadata then has no meaning.
         """
         watch = Stopwatch("saved in the background")
         options.setdefault("checkpoint_id", os.fspath(directory))
-        terms = (asynchronous_staging, self._torn_snapshot_alarm, described)
+        terms = (asynchronous_staging, self._torn_snapshot_alarm, described, files)
         native = self._native.save(
             os.fsencode(directory), described.native, terms, deadlines=self._deadlines, **options
         )
@@ -216,10 +219,10 @@ class AsyncSaver:
         follower.follow(save, functools.partial(self._follow, save, native, kept, rank, observer))
         return save
 
-    def abandon(self, reason: Reason, /, **options: Any) -> NoReturn:
-        """For a rank without a state: takes part in a save of all ranks with `reason`. Raises the error that all ranks
-        get."""
-        self._native.abandon_save(reason, **options)
+    def abandon(self, reason: Reason, /, *, of_files: bool = False, **options: Any) -> NoReturn:
+        """For a rank without a state: takes part in a save of all ranks, `of_files` or of a checkpoint, with `reason`.
+        Raises the error that all ranks get."""
+        self._native.abandon_save(reason, of_files, **options)
         raise AssertionError("abandon_save raises")
 
     def prepare(self, state_dict: Mapping[Any, Any]) -> "Future[None]":

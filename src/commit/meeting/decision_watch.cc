@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "commit/directory/new_directory.h"
 #include "commit/metadata_in_place.h"
 
 namespace cairn::commit {
@@ -66,6 +67,7 @@ Result<std::optional<Decision>> DecisionWatch::look_at_folder() {
 }
 
 Result<bool> DecisionWatch::is_in_place() const {
+  if (!save_.directory_name.empty()) return is_directory_in_place(storage_, {save_.id, save_.directory_name});
   (void)storage_.touched_at("");  // a network file system may remember that `.metadata` was missing
   CAIRN_TRY_ASSIGN(const MetadataInPlace now, read_metadata_in_place(storage_));
   return now.record && now.record->save_id == save_.id;
@@ -75,7 +77,12 @@ Result<bool> DecisionWatch::is_in_place() const {
 Decision DecisionWatch::committed() const {
   Decision decision;
   if (save_.durability != Durability::kDurable) return decision;
-  if (auto synced = storage_.sync(); !synced) {
+  Result<void> synced = storage_.sync();
+  if (synced && !save_.directory_name.empty()) {
+    const auto parent = storage_.open_parent();
+    synced = parent ? (*parent)->sync() : Result<void>(parent.error());
+  }
+  if (!synced) {
     decision.failure = std::move(synced).error().while_doing(
         "syncing the directory after the coordinator died right after the commit");
     decision.files_stay = true;

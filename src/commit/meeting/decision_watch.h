@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "commit/lease_watch.h"
 #include "commit/meeting/periodic.h"
@@ -29,6 +30,7 @@ class DecisionWatch {
     SaveId id;
     std::uint32_t coordinator = 0;
     Durability durability = Durability::kDurable;
+    std::string directory_name = {};  // of a save of a whole directory
   };
   // `storage` and `marks` must outlive the watch. The coordinator counts as lost if its lease shows no heartbeat, or no
   // progress, for longer than `deadlines` allow.

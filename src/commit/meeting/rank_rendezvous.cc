@@ -30,12 +30,15 @@ constexpr std::chrono::seconds kListingInterval{30};
 // The entry of a file in place. Nullopt while the file is missing or differs from the expected file; `problem` then
 // holds the reason.
 std::optional<manifest::CommitRecord::File> file_in_place(const storage::Storage& storage, const std::string& name,
-                                                          const SaveId& save_id, std::optional<Error>& problem) {
+                                                          const SaveIdentity& identity, std::optional<Error>& problem) {
+  const SaveId& save_id = identity.save_id;
   const auto file = storage.open(name, false);
   if (!file) {
     problem = file.error();
     return std::nullopt;
   }
+  // No other save writes into the new directory, and the files have no trailers.
+  if (identity.form == SaveForm::kDirectory) return manifest::CommitRecord::File{name, (*file)->size(), 0};
   const auto footer = manifest::read_trailer_footer(**file);
   if (!footer) {
     problem = footer.error();
@@ -73,7 +76,7 @@ Result<void> RankRendezvous::take_files(Rank& rank) const {
   while (rank.files.size() < rank.expected->size()) {
     const std::string& next = (*rank.expected)[rank.files.size()];
     std::optional<Error> problem;
-    if (auto file = file_in_place(storage_, next, save_id_, problem)) {
+    if (auto file = file_in_place(storage_, next, identity_, problem)) {
       rank.files.push_back(*std::move(file));
       rank.next_seen = false;
       continue;

@@ -31,9 +31,9 @@ class RankRendezvous {
 
   // `storage` and `marks` must outlive the object. A rank counts as lost if its lease shows no heartbeat, or no
   // progress, for longer than `deadlines` allow.
-  RankRendezvous(const storage::Storage& storage, const SaveMarks& marks, const SaveId& save_id,
+  RankRendezvous(const storage::Storage& storage, const SaveMarks& marks, const SaveIdentity& identity,
                  const SaveDeadlines& deadlines)
-      : storage_(storage), marks_(marks), save_id_(save_id), deadlines_(deadlines) {}
+      : storage_(storage), marks_(marks), identity_(identity), deadlines_(deadlines) {}
 
   // The failures that ranks have reported up to now, in the order of the ranks; or the error that the folder of the
   // reports was replaced. Lists the folder.
@@ -92,7 +92,7 @@ class RankRendezvous {
 
   const storage::Storage& storage_;
   const SaveMarks& marks_;
-  SaveId save_id_;
+  SaveIdentity identity_;
   SaveDeadlines deadlines_;
 };
 

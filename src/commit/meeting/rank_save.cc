@@ -24,15 +24,16 @@
 //
 // If the coordinator's process is dead, `.metadata` will not be renamed any more. A rank on the coordinator's host can
 // then conclude: if the `.metadata` in place is this save's, the save is committed; otherwise the save will never be
-// committed. The rank leaves the decision in the coordinator's place, and the last rank to leave removes the leftovers.
-// If the coordinator is merely silent, no rank can tell whether the save is committed, and nothing is withdrawn: the
-// next save cleans up.
+// committed. Of a save of a whole directory, the record of the directory at the name tells the same. The rank leaves
+// the decision in the coordinator's place, and the last rank to leave removes the leftovers. If the coordinator is
+// merely silent, no rank can tell whether the save is committed, and nothing is withdrawn: the next save cleans up.
 #include "commit/meeting/rank_save.h"
 
 #include <cassert>
 #include <exception>
 #include <utility>
 
+#include "commit/directory/directory_commit.h"
 #include "commit/meeting/save_follower.h"
 
 namespace cairn::commit {
@@ -40,8 +41,9 @@ namespace cairn::commit {
 using Phase = ProgressTracker::Phase;
 
 struct RankSave::Impl {
-  Impl(std::unique_ptr<storage::Storage> storage, const SaveTicket& ticket, Operations watched)
-      : member(std::move(storage), ticket, std::move(watched)) {}
+  Impl(std::unique_ptr<storage::Storage> storage, const SaveTicket& ticket, Operations watched,
+       std::string directory_name)
+      : member(std::move(storage), ticket, std::move(watched), std::move(directory_name)) {}
 
   SaveMember member;
   bool entered = false;
@@ -68,9 +70,14 @@ ProgressReport RankSave::progress() const { return impl_->member.report()(); }
 Result<std::unique_ptr<RankSave>> RankSave::claim(std::unique_ptr<storage::Storage> storage,
                                                   const SaveIdentity& identity, std::uint32_t rank,
                                                   const ClaimOptions& options, Operations operations) {
-  auto impl = std::make_unique<Impl>(std::move(storage), SaveTicket{identity, false}, std::move(operations));
+  auto impl = std::make_unique<Impl>(std::move(storage), SaveTicket{identity, false}, std::move(operations),
+                                     options.directory_name);
   SaveMember& member = impl->member;
-  CAIRN_TRY_ASSIGN(auto transaction, claim_checkpoint(*member.storage, identity, options, member.report()));  // (1)
+  CAIRN_TRY_ASSIGN(
+      auto transaction,
+      identity.form == SaveForm::kDirectory
+          ? claim_directory(*member.storage, identity, {options.directory_name, options.overwrite}, member.report())
+          : claim_checkpoint(*member.storage, identity, options, member.report()));  // (1)
   transaction->keep_folder();
   member.place.rank = rank;
   member.ticket = transaction->ticket();
@@ -79,8 +86,8 @@ Result<std::unique_ptr<RankSave>> RankSave::claim(std::unique_ptr<storage::Stora
 }
 
 std::unique_ptr<RankSave> RankSave::join(std::unique_ptr<storage::Storage> storage, const SaveTicket& ticket,
-                                         Operations operations) {
-  auto impl = std::make_unique<Impl>(std::move(storage), ticket, std::move(operations));
+                                         Operations operations, std::string directory_name) {
+  auto impl = std::make_unique<Impl>(std::move(storage), ticket, std::move(operations), std::move(directory_name));
   impl->follower.emplace(impl->member);
   return std::unique_ptr<RankSave>(new RankSave(std::move(impl)));
 }

@@ -34,13 +34,15 @@ struct EnterOptions {
 class RankSave {
  public:
   using Operations = SaveMember::Operations;
-  // Step 1, by the coordinator, whose number is `rank`: before any planning. Takes ownership of the storage.
+  // Step 1, by the coordinator, whose number is `rank`: before any planning. Takes ownership of the storage. The form
+  // of the identity is kCheckpoint or kDirectory.
   static Result<std::unique_ptr<RankSave>> claim(std::unique_ptr<storage::Storage> storage,
                                                  const SaveIdentity& identity, std::uint32_t rank,
                                                  const ClaimOptions& options = {}, Operations operations = {});
   // The other ranks join with the coordinator's ticket.
+  // `directory_name`: as in ClaimOptions.
   static std::unique_ptr<RankSave> join(std::unique_ptr<storage::Storage> storage, const SaveTicket& ticket,
-                                        Operations operations = {});
+                                        Operations operations = {}, std::string directory_name = {});
   ~RankSave();
   RankSave(const RankSave&) = delete;
   RankSave& operator=(const RankSave&) = delete;

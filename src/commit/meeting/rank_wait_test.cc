@@ -41,7 +41,7 @@ class WaitOfRanks : public testing::Test {
   }
   // The wait of the coordinator, rank 0, until `interrupted`.
   Result<std::vector<RankRendezvous::Files>> meet(std::uint32_t count, const std::function<bool()>& interrupted) {
-    RankRendezvous rendezvous(counting_, marks_, claim_->ticket().identity.save_id, SaveDeadlines());
+    RankRendezvous rendezvous(counting_, marks_, claim_->ticket().identity, SaveDeadlines());
     return rendezvous.wait_for_files(names_of(count), 0, interrupted);
   }
 
@@ -135,7 +135,7 @@ TEST_F(WaitOfRanks, FindsADeadRankAmongMany) {
 
 TEST_F(WaitOfRanks, SaysThatTheFolderWasReplaced) {
   disk_.replace_folder(marks_.folder());
-  RankRendezvous rendezvous(counting_, marks_, claim_->ticket().identity.save_id, SaveDeadlines());
+  RankRendezvous rendezvous(counting_, marks_, claim_->ticket().identity, SaveDeadlines());
   const std::vector<Error> failures = rendezvous.failures();
   ASSERT_EQ(failures.size(), 1u);
   EXPECT_EQ(failures[0].code(), ErrorCode::kUnsafe);
@@ -162,7 +162,7 @@ TEST_F(WaitOfRanks, GivesEachFileItsOwnTime) {
     }
     return false;
   };
-  RankRendezvous rendezvous(counting_, marks_, claim_->ticket().identity.save_id, deadlines);
+  RankRendezvous rendezvous(counting_, marks_, claim_->ticket().identity, deadlines);
   const auto met = rendezvous.wait_for_files({{}, {first, second}}, 0, after_a_look);
   ASSERT_TRUE(met) << met.error().what();
   EXPECT_EQ((*met)[1].size(), 2u);
@@ -177,7 +177,7 @@ TEST_F(WaitOfRanks, EndsAtATrailerThatIsDamaged) {
   ASSERT_TRUE(disk_.create_whole(name, data, Durability::kBuffered));
   SaveDeadlines deadlines;
   deadlines.progress = std::chrono::milliseconds(50);
-  RankRendezvous rendezvous(counting_, marks_, claim_->ticket().identity.save_id, deadlines);
+  RankRendezvous rendezvous(counting_, marks_, claim_->ticket().identity, deadlines);
   const auto met = rendezvous.wait_for_files({{}, {name}}, 0, {});
   ASSERT_FALSE(met);
   EXPECT_EQ(met.error().code(), ErrorCode::kCorrupt);

@@ -69,7 +69,7 @@ Result<CommitReport> SaveCoordinator::write_meet_commit(std::vector<data_file::I
                   has_name)) {
     return Error(ErrorCode::kInternal, "the files to commit differ from the files assigned to the ranks");
   }
-  RankRendezvous rendezvous(*member_.storage, member_.marks, member_.ticket.identity.save_id, options.deadlines);
+  RankRendezvous rendezvous(*member_.storage, member_.marks, member_.ticket.identity, options.deadlines);
   const auto& interrupted = options.write.interrupted;
   std::vector<Error> failures;
   SlowingPace news(kNewsInterval);
@@ -121,7 +121,7 @@ Result<void> SaveCoordinator::tell(const Decision& decision, const RankSaveOptio
     }
     if (left.error().code() != ErrorCode::kNoSpace || Clock::now() - start > kRoomForDecisionMax) return left;
   }
-  const RankRendezvous rendezvous(*member_.storage, member_.marks, member_.ticket.identity.save_id, options.deadlines);
+  const RankRendezvous rendezvous(*member_.storage, member_.marks, member_.ticket.identity, options.deadlines);
   rendezvous.wait_until_heard(options.write.interrupted, decision.failure ? member_.place.count - 1 : 0);
   return {};
 }
@@ -130,7 +130,7 @@ void SaveCoordinator::give_up_all(const Error& reason) {
   transaction_->expect_any();  // ranks may have published before the coordinator knew the names
   const Result<SaveMarks::Seen> seen = member_.marks.look();
   if (seen && !seen->leases.empty()) {
-    RankRendezvous rendezvous(*member_.storage, member_.marks, member_.ticket.identity.save_id, SaveDeadlines());
+    RankRendezvous rendezvous(*member_.storage, member_.marks, member_.ticket.identity, SaveDeadlines());
     std::vector<Error> failures = rendezvous.failures();
     failures.push_back(Error(reason).rank(member_.place.rank));
     // abandon() may follow a commit, if finish() ran out of memory.

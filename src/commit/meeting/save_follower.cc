@@ -52,9 +52,10 @@ Result<void> SaveFollower::take_lease(bool has_files) {
 }
 
 Result<RankSaveReport> SaveFollower::follow(std::vector<data_file::ImageFile> images, const RankSaveOptions& options) {
-  DecisionWatch watch(*member_.storage, member_.marks,
-                      {member_.ticket.identity.save_id, member_.place.coordinator, options.write.durability},
-                      options.deadlines);
+  DecisionWatch watch(
+      *member_.storage, member_.marks,
+      {member_.ticket.identity.save_id, member_.place.coordinator, options.write.durability, member_.directory_name},
+      options.deadlines);
   const auto& interrupted = options.write.interrupted;
   Result<std::optional<Decision>> decision{std::optional<Decision>()};
   const auto is_decided = [&] { return !decision || decision->has_value(); };

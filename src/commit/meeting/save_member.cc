@@ -5,10 +5,11 @@
 namespace cairn::commit {
 
 SaveMember::SaveMember(std::unique_ptr<storage::Storage> taken_storage, const SaveTicket& given_ticket,
-                       Operations watched)
+                       Operations watched, std::string given_name)
     : storage(std::move(taken_storage)),
       operations(std::move(watched)),
       ticket(given_ticket),
+      directory_name(std::move(given_name)),
       marks(*storage, ticket.identity.save_id),
       files(*storage, ticket.identity, RankFiles::FolderMaker::kCoordinator) {
   files.hand_over();

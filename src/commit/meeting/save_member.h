@@ -53,7 +53,9 @@ struct SaveMember {
   // second owner.
   using Operations = std::shared_ptr<const storage::OperationWatch>;
 
-  SaveMember(std::unique_ptr<storage::Storage> taken_storage, const SaveTicket& given_ticket, Operations watched);
+  // `given_name`: of a save of a whole directory, the name that the commit gives the directory; else empty.
+  SaveMember(std::unique_ptr<storage::Storage> taken_storage, const SaveTicket& given_ticket, Operations watched,
+             std::string given_name = {});
 
   // For a lease, which must be destroyed before this object.
   Lease::Progress report() const;
@@ -67,6 +69,7 @@ struct SaveMember {
   std::unique_ptr<storage::Storage> storage;
   Operations operations;
   SaveTicket ticket;
+  std::string directory_name;
   ProgressTracker progress;
   RankPlace place;
   SaveFence* fence = nullptr;                        // owned by the caller

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -391,6 +392,57 @@ Result<double> PosixStorage::touched_at(std::string_view name) const {
   }
   CAIRN_TRY(folders_.check(std::string(name)));
   return static_cast<double>(status.stx_mtime.tv_sec) + 1e-9 * static_cast<double>(status.stx_mtime.tv_nsec);
+}
+
+Result<std::unique_ptr<Storage>> PosixStorage::open_parent() const {
+  os::Fd fd(openat(directory_->get(), "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) return failed("opening the parent directory", "..");
+  return std::unique_ptr<Storage>(new PosixStorage(std::move(fd), {}, umask_));
+}
+
+Result<std::unique_ptr<Storage>> PosixStorage::open_folder(std::string_view name) const {
+  CAIRN_TRY(check_name(name));
+  os::Fd fd(open_beneath(directory_->get(), std::string(name), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd && (errno == ELOOP || errno == EXDEV)) {
+    return Error(ErrorCode::kUnsafe, "a link in place of a folder").file(name);
+  }
+  if (!fd) return failed("opening the folder", name);
+  return std::unique_ptr<Storage>(new PosixStorage(std::move(fd), {}, umask_));
+}
+
+Result<void> PosixStorage::move_folder(std::string_view from, std::string_view to) {
+  CAIRN_TRY_ASSIGN(const Place old_place, place_of(from));
+  CAIRN_TRY_ASSIGN(const Place new_place, place_of(to));
+  if (renameat(old_place.folder->get(), old_place.name.c_str(), new_place.folder->get(), new_place.name.c_str()) == 0) {
+    return {};
+  }
+  // ENOTDIR: a file has the name.
+  const bool is_taken = errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR;
+  return is_taken ? failed("renaming", to, EEXIST) : failed("renaming", to);
+}
+
+Result<void> PosixStorage::exchange_folders(std::string_view one, std::string_view two) {
+  CAIRN_TRY_ASSIGN(const Place first, place_of(one));
+  CAIRN_TRY_ASSIGN(const Place second, place_of(two));
+  if (renameat2(first.folder->get(), first.name.c_str(), second.folder->get(), second.name.c_str(), RENAME_EXCHANGE) ==
+      0) {
+    return {};
+  }
+  if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP) return failed("exchanging", two);
+  return Error(ErrorCode::kUnsupported, "the file system can't exchange two folders in one step").file(two);
+}
+
+Result<bool> PosixStorage::can_exchange_folders() {
+  constexpr std::array<const char*, 2> kNames{".cairn-one", ".cairn-two"};
+  // Another process may make and remove the same folders: EEXIST and ENOENT say nothing about the file system.
+  for (const char* const name : kNames) {
+    if (mkdirat(directory_->get(), name, 0700) != 0 && errno != EEXIST) return failed("making the folder", name);
+  }
+  const Result<void> exchanged = exchange_folders(kNames[0], kNames[1]);
+  for (const char* const name : kNames) unlinkat(directory_->get(), name, AT_REMOVEDIR);
+  if (exchanged || exchanged.error().error_number() == ENOENT) return true;
+  if (exchanged.error().code() == ErrorCode::kUnsupported) return false;
+  return exchanged.error();
 }
 
 }  // namespace cairn::storage

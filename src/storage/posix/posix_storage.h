@@ -46,10 +46,16 @@ class PosixStorage final : public Storage {
   Result<void> rewrite(std::string_view name, std::string_view bytes) override;
   Result<void> touch(std::string_view name) override;
   Result<double> touched_at(std::string_view name) const override;
+  Result<std::unique_ptr<Storage>> open_parent() const override;
+  Result<std::unique_ptr<Storage>> open_folder(std::string_view name) const override;
+  Result<void> move_folder(std::string_view from, std::string_view to) override;
+  Result<void> exchange_folders(std::string_view one, std::string_view two) override;
+  Result<bool> can_exchange_folders() override;
 
  private:
   PosixStorage(os::Fd directory, std::vector<os::Fd> parents, std::optional<mode_t> umask)
       : directory_(std::make_shared<const os::Fd>(std::move(directory))),
+        umask_(umask),
         mask_(umask, directory_->get()),
         parents_of_made_(std::move(parents)) {}
 
@@ -70,6 +76,7 @@ class PosixStorage final : public Storage {
   // directory_ and descriptors_ are owned by the storage and by every file opened for reading: a file may have to
   // reopen itself. directory_ is also owned by the lock and by folders_.
   std::shared_ptr<const os::Fd> directory_;
+  const std::optional<mode_t> umask_;
   CreationMask mask_;
   std::shared_ptr<DescriptorCache> descriptors_ =
       std::make_shared<DescriptorCache>(DescriptorCache::share_of_process());

@@ -71,6 +71,12 @@ class ModelStorage final : public Storage {
   Result<void> rewrite(std::string_view name, std::string_view bytes) override;
   Result<void> touch(std::string_view name) override;
   Result<double> touched_at(std::string_view name) const override;
+  // A disk of one directory: kUnsupported.
+  Result<std::unique_ptr<Storage>> open_parent() const override { return one_directory(); }
+  Result<std::unique_ptr<Storage>> open_folder(std::string_view) const override { return one_directory(); }
+  Result<void> move_folder(std::string_view, std::string_view) override { return one_directory(); }
+  Result<void> exchange_folders(std::string_view, std::string_view) override { return one_directory(); }
+  Result<bool> can_exchange_folders() override { return false; }
 
   // The content of a file, shared by its names. `synced` is the content after a power cut; nullopt: undefined.
   struct File {
@@ -82,6 +88,7 @@ class ModelStorage final : public Storage {
   };
 
  private:
+  static Error one_directory() { return {ErrorCode::kUnsupported, "a disk of one directory"}; }
   friend class ModelWritableFile;
   friend class ModelLock;
   using Names = std::map<std::string, std::shared_ptr<File>, std::less<>>;

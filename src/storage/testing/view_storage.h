@@ -33,6 +33,17 @@ class ViewStorage : public Storage {
   Result<void> rewrite(std::string_view name, std::string_view bytes) override { return storage_.rewrite(name, bytes); }
   Result<void> touch(std::string_view name) override { return storage_.touch(name); }
   Result<double> touched_at(std::string_view name) const override { return storage_.touched_at(name); }
+  Result<std::unique_ptr<Storage>> open_parent() const override { return storage_.open_parent(); }
+  Result<std::unique_ptr<Storage>> open_folder(std::string_view name) const override {
+    return storage_.open_folder(name);
+  }
+  Result<void> move_folder(std::string_view from, std::string_view to) override {
+    return storage_.move_folder(from, to);
+  }
+  Result<void> exchange_folders(std::string_view one, std::string_view two) override {
+    return storage_.exchange_folders(one, two);
+  }
+  Result<bool> can_exchange_folders() override { return storage_.can_exchange_folders(); }
 
  private:
   Storage& storage_;

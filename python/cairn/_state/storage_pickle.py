@@ -1,0 +1,58 @@
+"""The pickle of ``torch.save`` without the bytes of the storages: the engine writes these into the file.
+
+The pickle refers to a storage by a key, "0", "1", ..., in the order of the first use. ``torch.load`` finds the bytes in
+the record ``data/<key>``. Everything that ``torch.save`` stores, a pickle of this module stores: tensors of any class,
+tensors that share a storage, and objects of any class.
+"""
+
+import io
+import pickle
+from typing import Any
+
+import torch
+from torch.serialization import location_tag, normalize_storage_type
+
+_PROTOCOL = 2  # of torch.save
+
+
+class StoragePickle:
+    """The pickle of one object.
+
+    `data` is the pickle. `storages` are the bytes of its storages, as tensors of dtype uint8 that keep the storages
+    alive. With `on_cpu`, ``torch.load`` puts storages of devices into the memory of the CPU, as for a staged state.
+    Raises the errors of the pickled objects, as ``torch.save`` does.
+    """
+
+    def __init__(self, value: Any, *, on_cpu: bool) -> None:
+        self.storages: list[torch.Tensor] = []
+        buffer = io.BytesIO()
+        _StoragePickler(buffer, self.storages, on_cpu).dump(value)
+        self.data = buffer.getvalue()
+
+
+class _StoragePickler(pickle.Pickler):
+    def __init__(self, buffer: io.BytesIO, storages: list[torch.Tensor], on_cpu: bool) -> None:
+        super().__init__(buffer, protocol=_PROTOCOL)
+        self._storages = storages
+        self._on_cpu = on_cpu
+        self._keys: dict[int, str] = {}  # by the storage's address as an object of C++
+        self._locations: dict[str, str] = {}
+
+    def persistent_id(self, obj: Any) -> Any:
+        """Returns the reference to a storage: torch's tuple of kind, class, key, location and number of elements."""
+        if isinstance(obj, torch.storage.TypedStorage):
+            storage = obj._untyped_storage
+            storage_type = getattr(torch, obj._pickle_storage_type())
+            count = obj._size()
+        elif isinstance(obj, torch.UntypedStorage):
+            storage = obj
+            storage_type = normalize_storage_type(type(obj))
+            count = storage.nbytes()
+        else:
+            return None
+        key = self._keys.get(storage._cdata)
+        if key is None:
+            key = self._keys[storage._cdata] = str(len(self._storages))
+            self._storages.append(torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))
+            self._locations[key] = "cpu" if self._on_cpu else location_tag(storage)
+        return ("storage", storage_type, key, self._locations[key], count)

@@ -1,0 +1,263 @@
+// The parts of the commit (save_transaction.cc) in which a whole directory differs. Readers of torch_checkpointing open
+// files by their names in a directory: a reader sees the old directory or the new directory, because all files change
+// in one step. The directory of the storage is the save's new directory, `.cairn-new-<save id>-<name>`
+// (new_directory.h); the private folder is in it.
+//
+// 1. Look. Remove the new directories of dead saves. Look at the directory at the name: at its record, and at its
+// names.
+//    Refuse a directory that is no checkpoint of torch_checkpointing, and whose files the commit would remove. If there
+//    is one to replace, refuse a file system that can't exchange two directories in one step: a removal before the
+//    rename would leave neither checkpoint after a kill.
+// 3. Publish the files in the new directory. No reader knows the new directory.
+// 4. Seal: `record` in the folder names the files of the save.
+// 5. a. Lock the directory above: two saves of one name have different new directories, each with a lock of its own.
+//       Compare the directory at the name with that of step 1. An earlier save of this job may have replaced it.
+//    b. Publish the record as `.cairn-record`, and sync the new directory. Rename the new directory, or exchange it
+//    with
+//       the old directory, which then has the name of the new directory.
+//    c. Sync the directory above, before anything is removed. Read the record at the name back.
+// 7. Clean: remove the replaced files, and their directory. If the save is killed before, the next save into the
+//    directory above finds the new directory's name, and the save's record at the name: the rest is removed then.
+// A save that is withdrawn removes the new directory with all of its files, of all ranks.
+#include "commit/directory/directory_commit.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cerrno>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "commit/directory/new_directory.h"
+#include "commit/metadata_in_place.h"
+#include "commit/pin.h"
+#include "commit/private_folder.h"
+#include "commit/storage_clock.h"
+#include "format/torch_checkpointing/saved_metadata.h"
+
+namespace cairn::commit {
+namespace {
+
+constexpr std::string_view kSealedRecordName = "record";
+// Ranks that publish while their save is withdrawn.
+constexpr int kDirectoryRemovalsMax = 16;
+
+// `model_3.pt`, `config_0.json`: a name of the package's default layout, or like it.
+bool is_name_of_item_file(std::string_view name) {
+  const std::size_t dot = name.find('.');
+  const std::size_t line = name.substr(0, dot).rfind('_');
+  if (dot == std::string_view::npos || line == std::string_view::npos || line == 0 || line + 1 == dot) return false;
+  const std::string_view rank = name.substr(line + 1, dot - line - 1);
+  return rank.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+struct DirectoryInPlace {
+  bool present = false;
+  MetadataInPlace record;
+  std::vector<storage::ListedFile> files;  // sorted by name
+
+  bool same_as(const DirectoryInPlace& other) const {
+    const auto same_name = [](const storage::ListedFile& one, const storage::ListedFile& two) {
+      return one.name == two.name;
+    };
+    return present == other.present && record.same_as(other.record) &&
+           std::equal(files.begin(), files.end(), other.files.begin(), other.files.end(), same_name);
+  }
+};
+
+class DirectoryCommit final : public CommitStrategy {
+ public:
+  DirectoryCommit(storage::Storage& storage, const SaveIdentity& identity, DirectoryClaimOptions options)
+      : CommitStrategy(storage, identity),
+        options_(std::move(options)),
+        directory_{identity.save_id, options_.name},
+        new_name_(name_of_new_directory(directory_)) {}
+
+  Result<bool> look(Warnings& warnings) override {
+    CAIRN_TRY_ASSIGN(parent_, storage_.open_parent());
+    remove_dead_directories(*parent_, identity_.save_id, warnings);
+    CAIRN_TRY_ASSIGN(seen_, look_in_place());
+    CAIRN_TRY(check_replaceable(seen_));
+    if (seen_.files.empty()) return true;
+    CAIRN_TRY_ASSIGN(const bool can_exchange, storage_.can_exchange_folders());
+    if (can_exchange) return true;
+    return Error(ErrorCode::kUnsupported,
+                 "the directory holds a checkpoint, and the file system can't exchange two directories in one step: "
+                 "save into a new directory")
+        .file(options_.name);
+  }
+
+  Result<std::vector<FolderFile>> sealed_files(const CommitContent& content) override {
+    CAIRN_TRY_ASSIGN(std::string record, content.render());
+    std::vector<FolderFile> files;
+    files.push_back({kSealedRecordName, std::move(record)});
+    return files;
+  }
+
+  Result<std::optional<ReplacedList>> look_again(const CommitContent& /*content*/) override {
+    CAIRN_TRY_ASSIGN(lock_, parent_->lock());
+    CAIRN_TRY_ASSIGN(old_, look_in_place());
+    CAIRN_TRY(check_not_superseded(old_));
+    CAIRN_TRY(check_replaceable(old_));
+    CAIRN_TRY(check_ended(old_));
+    return std::optional<ReplacedList>();
+  }
+
+  Result<void> make_visible(Durability durability, bool& may_be_visible) override {
+    CAIRN_TRY(storage_.publish(in_folder(kSealedRecordName), std::string(kDirectoryRecordName)));
+    CAIRN_TRY(sync("", durability));
+    if (lock_ != nullptr && !lock_->is_held()) {
+      return Error(ErrorCode::kUnavailable,
+                   "the lock of the directory above was lost before the commit; the files of this save are withdrawn, "
+                   "save again");
+    }
+    const bool exchanges = !old_.files.empty();
+    Result<void> moved = exchanges ? parent_->exchange_folders(new_name_, options_.name)
+                                   : parent_->move_folder(new_name_, options_.name);
+    may_be_visible = true;
+    if (!moved) {  // on a network file system the answer of a success may be lost
+      const Result<bool> found = is_in_place();
+      if (found && !*found) may_be_visible = false;
+      if (found && !*found) return std::move(moved).error().file(options_.name);
+      if (!found) {
+        return std::move(moved).error().while_doing(
+            "committing; it is unknown which directory is in place, so the files of both are kept");
+      }
+    }
+    has_replaced_ = exchanges;
+    if (durability != Durability::kDurable) return {};
+    if (auto synced = parent_->sync(); !synced) {  // (5c)
+      has_replaced_ = false;
+      return std::move(synced).error().while_doing(
+          "syncing the directory above after the commit: the new directory is visible, but a power failure may bring "
+          "the old directory back; the files of both are kept");
+    }
+    return {};
+  }
+
+  Result<void> confirm() override {
+    CAIRN_TRY_ASSIGN(const bool in_place, is_in_place());
+    if (in_place) return {};
+    return Error(ErrorCode::kSuperseded, "another save replaced the directory right after the commit")
+        .file(options_.name);
+  }
+
+  bool may_clean_unlocked(bool is_given_up) const override { return !is_given_up; }
+
+  Result<void> clean(LockState /*lock*/, Durability /*durability*/, Warnings& warnings) override {
+    if (has_replaced_) remove_whole_directory(*parent_, new_name_, warnings);
+    lock_.reset();
+    return {};
+  }
+
+  void remove_directory() override {
+    lock_.reset();
+    if (!parent_) return;
+    // A rank may publish a file between the removal of the files and of the directory.
+    Warnings ignored;  // the next save removes the rest
+    for (int removals = 0; removals < kDirectoryRemovalsMax; ++removals) {
+      const Result<double> there = parent_->touched_at(new_name_);
+      if (!there) return;
+      remove_whole_directory(*parent_, new_name_, ignored);
+    }
+  }
+
+ private:
+  Result<bool> is_in_place() const { return is_directory_in_place(storage_, directory_); }
+
+  Result<DirectoryInPlace> look_in_place() const {
+    DirectoryInPlace now;
+    (void)parent_->touched_at("");
+    const auto opened = parent_->open_folder(options_.name);
+    if (!opened && opened.error().code() == ErrorCode::kNotFound) return now;
+    if (!opened) {
+      const bool is_no_directory =
+          opened.error().code() == ErrorCode::kUnsafe || opened.error().error_number() == ENOTDIR;
+      if (!is_no_directory) return opened.error();
+      return Error(ErrorCode::kInvalidArgument, "a link or a file is in the place of the directory")
+          .file(options_.name);
+    }
+    now.present = true;
+    CAIRN_TRY_ASSIGN(now.record, read_metadata_in_place(**opened, std::string(kDirectoryRecordName)));
+    CAIRN_TRY_ASSIGN(now.files, (*opened)->list());
+    std::sort(now.files.begin(), now.files.end(),
+              [](const storage::ListedFile& one, const storage::ListedFile& two) { return one.name < two.name; });
+    return now;
+  }
+
+  // A save that was killed right after its commit leaves its private folder in the directory.
+  Result<void> check_ended(const DirectoryInPlace& now) const {
+    for (const storage::ListedFile& file : now.files) {
+      if (!file.is_folder || !save_id_of_folder(file.name)) continue;
+      const std::string folder = options_.name + "/" + file.name;
+      const Result<bool> run_out = lease_has_run_out(*parent_, folder, StorageClock::of_this_host());
+      if (run_out ? *run_out : run_out.error().code() == ErrorCode::kNotFound) continue;
+      if (!run_out) return run_out.error();
+      return Error(ErrorCode::kUnavailable, "another save into the directory has not ended: save again").file(folder);
+    }
+    return {};
+  }
+
+  Result<void> check_replaceable(const DirectoryInPlace& now) const {
+    if (now.files.empty()) return {};
+    if (!options_.overwrite) {  // DCP's wording, which callers match
+      return Error(ErrorCode::kInvalidArgument, "Checkpoint already exists and overwrite=False").file(options_.name);
+    }
+    const auto is_metadata = [](const storage::ListedFile& file) {
+      return file.name == torch_checkpointing::kMetadataName;
+    };
+    const bool is_known = now.record.record || std::any_of(now.files.begin(), now.files.end(), is_metadata);
+    for (const storage::ListedFile& file : now.files) {
+      if (file.is_folder && save_id_of_folder(file.name)) continue;
+      const bool is_ours = file.name == kDirectoryRecordName || (is_known && !file.name.starts_with('.'));
+      if (file.is_regular && (is_ours || is_name_of_item_file(file.name))) continue;
+      if (file.name == kPinName) {
+        return Error(ErrorCode::kUnavailable,
+                     "the checkpoint in the directory is pinned: unpin it (`cairn unpin`), or move the directory")
+            .file(options_.name + "/" + file.name);
+      }
+      return Error(
+                 ErrorCode::kInvalidArgument,
+                 "the directory holds a file that is of no checkpoint of torch_checkpointing, and that the save would "
+                 "remove: save into a new directory, or remove the directory first")
+          .file(options_.name + "/" + file.name);
+    }
+    return {};
+  }
+
+  // (5a)
+  Result<void> check_not_superseded(const DirectoryInPlace& now) const {
+    if (now.same_as(seen_) || !now.present) return {};
+    const auto& record = now.record.record;
+    if (record && is_earlier_save(record->job_id, record->save_number)) return {};
+    return Error(ErrorCode::kSuperseded,
+                 "another save or program has changed the directory since this save began; the files of this save are "
+                 "withdrawn")
+        .file(options_.name);
+  }
+
+  const DirectoryClaimOptions options_;
+  const NewDirectory directory_;
+  const std::string new_name_;
+  std::unique_ptr<storage::Storage> parent_;    // the directory above
+  std::unique_ptr<storage::StorageLock> lock_;  // of `parent_`, from (5a) to (7)
+  DirectoryInPlace seen_;
+  DirectoryInPlace old_;  // at the commit
+  bool has_replaced_ = false;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<SaveTransaction>> claim_directory(storage::Storage& storage, const SaveIdentity& identity,
+                                                         const DirectoryClaimOptions& options,
+                                                         Lease::Progress progress) {
+  assert(identity.form == SaveForm::kDirectory);
+  CAIRN_TRY(storage::check_name(options.name));
+  if (options.name.find('/') != std::string::npos) {
+    return Error(ErrorCode::kInvalidArgument, "a name beside the directory, not a path").file(options.name);
+  }
+  return SaveTransaction::claim(std::make_unique<DirectoryCommit>(storage, identity, options), std::move(progress));
+}
+
+}  // namespace cairn::commit

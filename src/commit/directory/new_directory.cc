@@ -1,0 +1,108 @@
+#include "commit/directory/new_directory.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "commit/lease.h"
+#include "commit/metadata_in_place.h"
+#include "commit/private_folder.h"
+#include "commit/storage_clock.h"
+
+namespace cairn::commit {
+namespace {
+
+constexpr std::string_view kNewPrefix = ".cairn-new-";
+// A new directory without a private folder belongs to a save that is just beginning, or holds replaced files that a
+// killed save has not removed. The times are those of two clocks.
+constexpr double kBeginningSecondsMax = 3600;
+
+Result<bool> has_record_of(const storage::Storage& parent, const NewDirectory& directory) {
+  const std::string record = directory.name + "/" + std::string(kDirectoryRecordName);
+  CAIRN_TRY_ASSIGN(const MetadataInPlace now, read_metadata_in_place(parent, record, WithoutRecord::kLeaveUnknown));
+  return now.record && now.record->save_id == directory.save_id;
+}
+
+Result<bool> is_dead_directory(storage::Storage& parent, storage::Storage& opened, const NewDirectory& directory) {
+  const std::string folder = folder_of(directory.save_id);
+  const Result<void> joined = opened.join_folder(folder);
+  if (joined) {
+    CAIRN_TRY_ASSIGN(const bool run_out, lease_has_run_out(opened, folder, StorageClock::of_this_host()));
+    if (!run_out) return false;
+    return lease_has_run_out(opened, folder, StorageClock::in_folder(opened, folder));
+  }
+  if (joined.error().code() != ErrorCode::kNotFound) return joined.error();
+  CAIRN_TRY_ASSIGN(const bool is_committed, has_record_of(parent, directory));
+  if (is_committed) return true;
+  CAIRN_TRY_ASSIGN(const double touched_at, opened.touched_at(""));
+  CAIRN_TRY_ASSIGN(const double now, StorageClock::of_this_host().now());
+  return now - touched_at > kBeginningSecondsMax;
+}
+
+}  // namespace
+
+std::string name_of_new_directory(const NewDirectory& directory) {
+  return std::string(kNewPrefix) + to_hex(directory.save_id) + "-" + directory.name;
+}
+
+std::optional<NewDirectory> new_directory_of_name(std::string_view name) {
+  if (!name.starts_with(kNewPrefix)) return std::nullopt;
+  name.remove_prefix(kNewPrefix.size());
+  const std::size_t dash = name.find('-');
+  if (dash == std::string_view::npos || dash + 1 == name.size()) return std::nullopt;
+  const std::optional<SaveId> save_id = save_id_of_hex(name.substr(0, dash));
+  if (!save_id) return std::nullopt;
+  return NewDirectory{*save_id, std::string(name.substr(dash + 1))};
+}
+
+Result<bool> is_directory_in_place(const storage::Storage& storage, const NewDirectory& directory) {
+  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> parent, storage.open_parent());
+  (void)parent->touched_at("");  // a network file system may remember the old names
+  return has_record_of(*parent, directory);
+}
+
+void remove_whole_directory(storage::Storage& parent, const std::string& name, std::vector<std::string>& warnings) {
+  const std::size_t failures = warnings.size();
+  const auto note = [&warnings](const Result<void>& removed) {
+    if (!removed) warnings.emplace_back(removed.error().what());
+  };
+  const auto opened = parent.open_folder(name);
+  if (!opened) {
+    if (opened.error().code() != ErrorCode::kNotFound) warnings.emplace_back(opened.error().what());
+    return;
+  }
+  storage::Storage& directory = **opened;
+  const auto files = directory.list();
+  if (!files) {
+    warnings.emplace_back(files.error().what());
+    return;
+  }
+  for (const storage::ListedFile& file : *files) {
+    if (!file.is_folder) note(directory.remove(file.name));
+  }
+  for (const storage::ListedFile& file : *files) {
+    if (!file.is_folder) continue;
+    if (!save_id_of_folder(file.name)) {
+      warnings.push_back("'" + name + "/" + file.name + "' is a folder, and stays");
+      continue;
+    }
+    if (directory.join_folder(file.name)) remove_private_folder(directory, file.name, warnings);
+  }
+  if (warnings.size() == failures) note(parent.remove_folder(name));
+}
+
+void remove_dead_directories(storage::Storage& parent, const SaveId& mine, std::vector<std::string>& warnings) {
+  const auto files = parent.list();
+  if (!files) return;  // a later save removes the leftovers
+  for (const storage::ListedFile& file : *files) {
+    const std::optional<NewDirectory> directory =
+        file.is_folder ? new_directory_of_name(file.name) : std::optional<NewDirectory>();
+    if (!directory || directory->save_id == mine) continue;
+    const auto opened = parent.open_folder(file.name);
+    if (!opened) continue;  // removed since, or of another user
+    const Result<bool> is_dead = is_dead_directory(parent, **opened, *directory);
+    if (is_dead && *is_dead) remove_whole_directory(parent, file.name, warnings);
+  }
+}
+
+}  // namespace cairn::commit

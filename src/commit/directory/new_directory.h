@@ -1,0 +1,40 @@
+// New directory: the directory in which a save of a whole directory writes its files, beside the directory that the
+// files are for: `.cairn-new-<save id>-<name>`. The commit gives the new directory the name (directory_commit.h).
+#pragma once
+
+#include <cairn/catalog.h>
+#include <cairn/result.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "storage/storage.h"
+
+namespace cairn::commit {
+
+struct NewDirectory {
+  SaveId save_id;
+  std::string name;  // that the commit gives
+};
+std::string name_of_new_directory(const NewDirectory& directory);
+// The inverse; nullopt if `name` is not the name of a new directory.
+std::optional<NewDirectory> new_directory_of_name(std::string_view name);
+
+// The commit record of a save, as a file in the directory: the save, its job, and the names and sizes of its files
+// (format/manifest/commit_record.h, behind an empty pickle).
+inline constexpr std::string_view kDirectoryRecordName = ".cairn-record";
+
+// Whether the directory `name` beside the directory of `storage` is that of the save. Asks the file server.
+Result<bool> is_directory_in_place(const storage::Storage& storage, const NewDirectory& directory);
+
+// Removes the regular files of the folder `name` of `parent`, Cairn's private folders in it, and the folder. Adds a
+// warning for each file and folder that could not be removed.
+void remove_whole_directory(storage::Storage& parent, const std::string& name, std::vector<std::string>& warnings);
+
+// Removes the new directories in `parent` whose saves are dead, except for that of `mine`: either their leases have run
+// out, or the save has committed and the new directory holds the replaced files.
+void remove_dead_directories(storage::Storage& parent, const SaveId& mine, std::vector<std::string>& warnings);
+
+}  // namespace cairn::commit
