@@ -63,7 +63,7 @@ enum class CheckpointFormat : std::uint8_t {
   kDcp,                 // each item is a torch.save archive; `.metadata` names the items' places
   kSafetensors,         // the elements of each tensor, row-major; the headers of the files name the tensors' places
   kTorchSave,           // one file of torch.save: the storages of the tensors; its pickle names the tensors' places
-  kTorchCheckpointing,  // a file of each item and rank, as Meta's package torch_checkpointing writes; read only
+  kTorchCheckpointing,  // a file of each item and rank, as Meta's package torch_checkpointing writes
 };
 
 std::string_view name_of(CheckpointFormat format);  // "dcp", "safetensors", "torch", "torch_checkpointing"

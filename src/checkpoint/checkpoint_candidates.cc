@@ -173,9 +173,10 @@ Error too_short(const std::string& file, std::uint64_t expected, std::uint64_t a
       .actual(std::to_string(actual) + " bytes");
 }
 
-Result<void> check_files(const storage::Storage& storage, const manifest::CommitRecord& record, Depth depth) {
+Result<void> check_files(const storage::Storage& storage, const manifest::CommitRecord& record, bool has_trailers,
+                         Depth depth) {
   for (const manifest::CommitRecord::File& file : record.files) {
-    if (depth == Depth::kTrailers) {
+    if (depth == Depth::kTrailers && has_trailers) {
       CAIRN_TRY(data_file::DataFile::open(storage, file.name, true, &file, record.save_id));
       continue;
     }
@@ -231,7 +232,7 @@ Result<void> check_once(const OpenDirectory& open, const Candidate& candidate, D
   CAIRN_TRY_ASSIGN(const std::optional<manifest::CommitRecord> record, record_in(*metadata));
   if (!record) return check_stock(std::move(storage), candidate.metadata_name);
   CAIRN_TRY_ASSIGN(const bool is_intact, has_recorded_checksum(*metadata, *record));
-  CAIRN_TRY(check_files(*storage, *record, depth));
+  CAIRN_TRY(check_files(*storage, *record, !candidate.is_directory_of_files(), depth));
   // A load can do without the compact catalog, which the checksum covers too. The error of the opening names the rest.
   if (!is_intact) CAIRN_TRY(open_in(std::move(storage), candidate.metadata_name));
   return {};
@@ -256,13 +257,18 @@ std::vector<Candidate> candidates_in(const CheckpointDirectories& directories, s
   if (rank) names.push_back(metadata_name(rank));
   Kinds checkpoints;
   for (const fs::path& directory : directories) {
+    bool is_found = false;
     for (const std::string& name : names) {
       std::optional<Candidate> found = candidate_in(open, directory, name);
       if (!found) continue;
+      is_found = true;
       const bool is_of_directory = found->fault && (found->is_dangling || leaves_open(*found->fault));
       checkpoints.add(*std::move(found));
       if (is_of_directory) break;  // one fault for the directory
     }
+    if (is_found) continue;
+    auto files = candidate_in(open, directory, std::string(commit::kDirectoryRecordName));
+    if (files) checkpoints.add(*std::move(files));
   }
   std::vector<Candidate> all;
   append_in_order(all, std::move(checkpoints));

@@ -12,6 +12,7 @@
 
 #include "checkpoint/checkpoint_directories.h"
 #include "checkpoint/open_calls.h"
+#include "commit/directory/new_directory.h"
 
 namespace cairn::checkpointer {
 
@@ -27,7 +28,8 @@ struct Candidate {
   };
 
   std::filesystem::path directory;
-  std::string metadata_name;  // empty: a safetensors model
+  // Of the file that holds the commit record; empty: a safetensors model.
+  std::string metadata_name;
   // Of the metadata, or of the link in its place; of the directory if the metadata can't be looked at. Seconds by the
   // clock of the storage; infinite if unknown.
   double time = 0;
@@ -36,6 +38,8 @@ struct Candidate {
   bool is_dangling = false;         // the directory is a link to nothing: a fault
 
   bool is_model() const { return metadata_name.empty(); }
+  // Whether Cairn saved the directory in the form of torch_checkpointing (commit/directory/new_directory.h).
+  bool is_directory_of_files() const { return metadata_name == commit::kDirectoryRecordName; }
   // Whether the commit record orders the candidate; otherwise the time of the metadata does.
   bool has_job_start() const { return order && order->job_start != 0; }
   bool is_copy() const { return order && order->is_copy; }
@@ -46,7 +50,9 @@ enum class Models : std::uint8_t { kIfAlone, kListed };
 
 // The candidates in the order of latest(), the newest first; a candidate whose order can't be read has its place by the
 // time of its metadata. The models that Cairn has saved come last. With `rank` also the checkpoints that this rank
-// saved alone. Reads the commit record of each directory, and neither pickles nor data files.
+// saved alone. Of a directory in the form of torch_checkpointing Cairn's record tells the order: without the record,
+// nothing in the directory does, and it is left out. Reads the commit record of each directory, and neither pickles nor
+// data files.
 std::vector<Candidate> candidates_in(const CheckpointDirectories& directories, std::optional<std::uint32_t> rank,
                                      Models models, const OpenDirectory& open = open_plainly);
 

@@ -11,6 +11,7 @@
 
 #include "checkpoint/model_directory.h"
 #include "commit/dcp_names.h"
+#include "commit/directory/new_directory.h"
 #include "core/checksum.h"
 #include "core/seeded_hash.h"
 
@@ -145,6 +146,7 @@ bool holds_torch_checkpointing(const storage::Storage& storage) {
   bool has_model = false;
   bool has_metadata = false;
   bool has_other = false;
+  bool has_record = false;  // of Cairn
   std::set<std::uint32_t> ranks;
   for (const storage::ListedFile& file : *files) {
     const auto named = torch_checkpointing::parse_default_file_name(file.name);
@@ -155,7 +157,9 @@ bool holds_torch_checkpointing(const storage::Storage& storage) {
     if (commit::is_dcp_file_name(file.name)) return false;
     has_model |= model_directory::is_index_name(file.name) || model_directory::has_model_suffix(file.name);
     has_metadata |= file.name == torch_checkpointing::kMetadataName;
+    has_record |= file.name == commit::kDirectoryRecordName;
   }
+  if (has_record) return true;
   if (has_model) {
     if (!has_metadata) return false;
     const auto metadata = read_saved_metadata_in(storage);

@@ -82,6 +82,7 @@ ListedCheckpoint entry_for(const Candidate& candidate) {
   entry.directory = candidate.directory;
   entry.step = step_in_name(candidate.directory);
   if (candidate.is_model()) entry.format = CheckpointFormat::kSafetensors;
+  if (candidate.is_directory_of_files()) entry.format = CheckpointFormat::kTorchCheckpointing;
   entry.reason = candidate.fault ? candidate.fault : checkpointer::fault_of(candidate);
   if (entry.reason) entry.state = state_by_fault(*entry.reason, candidate);
   return entry;

@@ -114,6 +114,29 @@ TEST_F(Latest, SkipsATruncatedDataFile) {
   EXPECT_EQ(passed_over_[0].code(), ErrorCode::kNotFound);
 }
 
+// In the form of torch_checkpointing: without Cairn's record nothing says which is the newest.
+TEST_F(Latest, TakesADirectoryWithARecord) {
+  save_as("dcp");
+  for (const char* name : {"files", "stock"}) {
+    fs::create_directories(root_ / name);
+    std::ofstream(root_ / name / "model_0.pt") << "four";
+  }
+  manifest::CommitRecord record;
+  record.job_start = manifest::kJobStartMax;
+  record.save_number = 1;
+  record.files = {{"model_0.pt", 4, 0}};
+  std::ofstream(root_ / "files" / ".cairn-record", std::ios::binary) << manifest::encode_commit_record(record);
+  EXPECT_EQ(newest(), "files");
+  const auto listed = checkpoints(root_).value();
+  ASSERT_EQ(listed.size(), 2u);
+  EXPECT_EQ(listed[0].format, CheckpointFormat::kTorchCheckpointing);
+  EXPECT_TRUE(listed[0].is_newest);
+
+  fs::resize_file(root_ / "files" / "model_0.pt", 3);
+  EXPECT_EQ(newest(), "dcp");
+  EXPECT_EQ(passed_over_.size(), 1u);
+}
+
 TEST_F(Latest, LooksAtNoFileOutside) {
   std::ofstream(scratch_.path() / "outside") << "four";
   save_record("parent", {{"../../outside", 4, 0}});

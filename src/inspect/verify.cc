@@ -25,6 +25,8 @@
 #include "format/torch_file/value_archive.h"
 #include "format/zip/directory.h"
 #include "inspect/catalog_comparison.h"
+#include "inspect/findings.h"
+#include "inspect/recorded_files.h"
 #include "os/parallel.h"
 #include "plan/chunk_index.h"
 #include "storage/watched_call.h"
@@ -32,11 +34,11 @@
 namespace cairn {
 namespace {
 
+using checkpointer::Findings;
+using checkpointer::kProblemsMax;
 using data_file::DataFile;
 using storage::Watch;
 
-// The report names at most kProblemsMax problems: a failing disk may have millions of damaged chunks.
-constexpr std::size_t kProblemsMax = 1000;
 constexpr std::uint64_t kBatchBytes = 4 * 1024 * 1024;
 
 // Bytes of a data file that share a checksum, or the bytes of a zip archive.
@@ -49,25 +51,6 @@ struct Span {
   std::string_view key;  // may be empty
   // A record of a torch.save file, whose bytes begin somewhere behind `begin`; null for all other spans.
   const zip::DirectoryEntry* record = nullptr;
-};
-
-// Collects the findings of all threads. Thread-safe.
-class Findings {
- public:
-  explicit Findings(VerifyReport& report) : report_(report) {}
-  void add(Error problem) {
-    const std::lock_guard lock(mutex_);
-    if (report_.problems.size() < kProblemsMax) report_.problems.push_back(std::move(problem));
-  }
-  void count(std::uint64_t checked, std::uint64_t unchecked) {
-    const std::lock_guard lock(mutex_);
-    report_.bytes_checked += checked;
-    report_.bytes_unchecked += unchecked;
-  }
-
- private:
-  std::mutex mutex_;
-  VerifyReport& report_;
 };
 
 // The bytes of a tensor in a safetensors file, and their checksums.
@@ -566,6 +549,9 @@ Result<VerifyReport> verify_watched(const std::filesystem::path& directory, cons
   Verifier verifier(checkpoint.impl(), options, report, watch);
   CAIRN_TRY(verifier.open_files());
   CAIRN_TRY(verifier.check_catalogs());
+  for (Error& problem : checkpointer::compare_recorded_files(*checkpoint.impl().storage)) {
+    report.problems.push_back(std::move(problem));
+  }
   CAIRN_TRY(verifier.check_entries());
   CAIRN_TRY(verifier.check_bytes());
   return report;

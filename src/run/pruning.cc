@@ -83,7 +83,8 @@ class Pruning {
     for (const fs::path& directory : directories) finish(directory);  // (1)
     for (const fs::path& directory : directories) note(directory);    // (2)
     candidates_ = checkpointer::candidates_in(directories, {}, checkpointer::Models::kIfAlone, open_);
-    std::erase_if(candidates_, [](const Candidate& candidate) { return candidate.is_model(); });
+    std::erase_if(candidates_,
+                  [](const Candidate& candidate) { return candidate.is_model() || candidate.is_directory_of_files(); });
     keep_nameless();
     keep_damaged_newer();
     if (candidates_.empty()) return {};

@@ -76,7 +76,8 @@ Result<RestoreOrder> RestoreOrder::of(const std::filesystem::path& root) {
   CAIRN_TRY_ASSIGN(const auto directories, checkpointer::checkpoint_directories(root));
   if (!directories) return order;
   order.candidates_ = checkpointer::candidates_in(*directories, {}, checkpointer::Models::kIfAlone);
-  std::erase_if(order.candidates_, [](const Candidate& candidate) { return candidate.is_model(); });
+  std::erase_if(order.candidates_,
+                [](const Candidate& candidate) { return candidate.is_model() || candidate.is_directory_of_files(); });
   resolve_links(root, order.candidates_);
   for (const std::filesystem::path& directory : *directories) {
     const auto is_it = [&directory](const Candidate& candidate) { return candidate.directory == directory; };

@@ -25,7 +25,8 @@ Result<std::vector<ListedStep>> listed_steps(const std::filesystem::path& root) 
   CAIRN_TRY_ASSIGN(const auto directories, checkpointer::checkpoint_directories(root));
   if (!directories) return listed;
   for (const auto& candidate : checkpointer::candidates_in(*directories, {}, checkpointer::Models::kIfAlone)) {
-    if (candidate.is_model() || candidate.fault || candidate.directory == root) continue;
+    if (candidate.is_model() || candidate.is_directory_of_files() || candidate.fault || candidate.directory == root)
+      continue;
     const auto step = step_in_name(candidate.directory);
     if (step && !checkpointer::fault_of(candidate)) listed.push_back({*step, candidate.directory});
   }

@@ -2,6 +2,7 @@
 #include <cairn/async_checkpointer.h>
 #include <cairn/checkpoint.h>
 #include <cairn/collectives.h>
+#include <cairn/inspect.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -121,6 +122,20 @@ TEST_F(DirectorySaves, NameTheFilesInTheRecord) {
   ASSERT_EQ(now.record->files.size(), 2u);
   EXPECT_EQ(now.record->files[0].name, "model_0.pt");
   EXPECT_EQ(now.record->files[0].size, fs::file_size(directory_ / "model_0.pt"));
+}
+
+TEST_F(DirectorySaves, AreCheckedAgainstTheRecord) {
+  ASSERT_TRUE(save(1));
+  const auto intact = verify(directory_).value();
+  EXPECT_EQ(intact.format, CheckpointFormat::kTorchCheckpointing);
+  EXPECT_TRUE(intact.problems.empty()) << intact.problems.front().what();
+  write_file(directory_ / "config_0.json", "{}");
+  const auto changed = verify(directory_).value();
+  ASSERT_EQ(changed.problems.size(), 1u);
+  EXPECT_EQ(changed.problems[0].file(), "config_0.json");
+  EXPECT_EQ(changed.problems[0].expected(), "11 bytes");
+  fs::remove(directory_ / "config_0.json");
+  EXPECT_EQ(verify(directory_).value().problems.size(), 1u);
 }
 
 TEST_F(DirectorySaves, ReplaceAnEarlierSave) {

@@ -43,6 +43,14 @@ class ChangeWatchingStorage : public ViewStorage {
     before_change();
     return ViewStorage::sync(folder);
   }
+  Result<void> move_folder(std::string_view from, std::string_view to) override {
+    before_change();
+    return ViewStorage::move_folder(from, to);
+  }
+  Result<void> exchange_folders(std::string_view one, std::string_view two) override {
+    before_change();
+    return ViewStorage::exchange_folders(one, two);
+  }
 
  private:
   // May not return.

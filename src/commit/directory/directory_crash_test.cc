@@ -1,0 +1,195 @@
+// Saves of a whole directory that are killed at each of their changing operations, and refused exchanges.
+#include <gtest/gtest.h>
+#include <linux/fs.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "commit/directory/directory_commit.h"
+#include "commit/directory/new_directory.h"
+#include "commit/metadata_in_place.h"
+#include "commit/testing/one_save.h"
+#include "storage/posix/posix_storage.h"
+#include "storage/testing/change_watching_storage.h"
+#include "storage/testing/refused_calls.h"
+#include "storage/testing/scratch_directory.h"
+
+namespace cairn::commit {
+namespace {
+
+namespace fs = std::filesystem;
+using storage::PosixStorage;
+using storage::Storage;
+
+// A storage whose process is killed right before a changing operation, in the directory, in the directory above or in
+// one of its folders.
+class MortalStorage final : public storage::ChangeWatchingStorage {
+ public:
+  // `left`: the number of operations that succeed.
+  MortalStorage(std::unique_ptr<Storage> storage, std::shared_ptr<int> left)
+      : ChangeWatchingStorage(std::move(storage)), left_(std::move(left)) {}
+  Result<std::unique_ptr<Storage>> open_parent() const override { return mortal(ChangeWatchingStorage::open_parent()); }
+  Result<std::unique_ptr<Storage>> open_folder(std::string_view name) const override {
+    return mortal(ChangeWatchingStorage::open_folder(name));
+  }
+
+ private:
+  Result<std::unique_ptr<Storage>> mortal(Result<std::unique_ptr<Storage>> storage) const {
+    if (!storage) return storage;
+    return std::unique_ptr<Storage>(std::make_unique<MortalStorage>(*std::move(storage), left_));
+  }
+  void before_change() override {
+    if ((*left_)-- != 0) return;
+    raise(SIGKILL);
+    pause();
+  }
+
+  std::shared_ptr<int> left_;
+};
+
+class DirectoryCommits : public testing::Test {
+ protected:
+  static SaveIdentity identity_of(std::uint64_t number) {
+    SaveIdentity identity = save_number(number);
+    identity.form = SaveForm::kDirectory;
+    return identity;
+  }
+
+  // The files `model_0.pt` and `save_<number>.pt`. `left`: as for MortalStorage.
+  Result<void> save(std::uint64_t number, const std::optional<int>& left = {}) const {
+    const SaveIdentity identity = identity_of(number);
+    const fs::path made = root_ / name_of_new_directory({identity.save_id, "step_7"});
+    std::unique_ptr<Storage> disk = PosixStorage::make_directory(made).value();
+    if (left) disk = std::make_unique<MortalStorage>(std::move(disk), std::make_shared<int>(*left));
+    CAIRN_TRY_ASSIGN(const auto transaction, claim_directory(*disk, identity, {"step_7"}));
+    RankFiles files(*disk, identity);
+    manifest::CommitRecord record;
+    const std::string text = "save " + std::to_string(number);
+    for (const std::string& name : {std::string("model_0.pt"), "save_" + std::to_string(number) + ".pt"}) {
+      CAIRN_TRY_ASSIGN(const std::string place, files.private_name(name));
+      CAIRN_TRY(disk->create_whole(place, text, Durability::kDurable));
+      CAIRN_TRY(files.publish({name}, Durability::kDurable));
+      record.files.push_back({name, text.size(), 0});
+    }
+    files.hand_over();
+    CAIRN_TRY_ASSIGN(const CommitReport report, transaction->commit("", record, Durability::kDurable));
+    EXPECT_TRUE(report.warnings.empty()) << report.warnings.front();
+    return {};
+  }
+
+  // Saves in a process that is killed; false: the process has ended by itself.
+  bool was_killed(std::uint64_t number, int left) const {
+    const pid_t child = fork();
+    if (child == 0) _exit(save(number, left) ? 0 : 1);
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+    return WIFSIGNALED(status);
+  }
+
+  // The number of the save in place, all of whose files are there with nothing else but hidden names; 0: none.
+  int number_in_place() const {
+    if (!fs::exists(root_ / "step_7")) return 0;
+    std::map<std::string, std::string> texts;
+    for (const auto& file : fs::directory_iterator(root_ / "step_7")) {
+      const std::string name = file.path().filename().string();
+      if (name.starts_with('.')) continue;
+      std::ifstream stream(file.path());
+      texts[name] = std::string(std::istreambuf_iterator<char>(stream), {});
+    }
+    for (const int number : {1, 2, 3}) {
+      const std::string text = "save " + std::to_string(number);
+      if (texts ==
+          std::map<std::string, std::string>{{"model_0.pt", text}, {"save_" + std::to_string(number) + ".pt", text}}) {
+        return number;
+      }
+    }
+    ADD_FAILURE() << "a directory of two saves, or of a part of one";
+    return -1;
+  }
+
+  void expect_only(int number) const {
+    EXPECT_EQ(number_in_place(), number);
+    EXPECT_EQ(std::distance(fs::directory_iterator(root_), {}), 1);
+    EXPECT_EQ(std::distance(fs::directory_iterator(root_ / "step_7"), {}), 3);
+  }
+
+  storage::ScratchDirectory scratch_;
+  fs::path root_ = scratch_.path() / "run";
+};
+
+TEST_F(DirectoryCommits, KeepAWholeSaveAtEachKill) {
+  for (const bool overwrites : {false, true}) {
+    int old_ones = 0;
+    int new_ones = 0;
+    for (int left = 0;; ++left) {
+      fs::remove_all(root_);
+      fs::create_directories(root_);
+      if (overwrites) ASSERT_TRUE(save(1));
+      const bool killed = was_killed(2, left);
+      const int number = number_in_place();
+      if (!killed) {
+        expect_only(2);
+        break;
+      }
+      number == 2 ? ++new_ones : ++old_ones;
+      EXPECT_EQ(number, number == 2 ? 2 : overwrites ? 1 : 0) << left;
+      const auto saved = save(3);
+      ASSERT_TRUE(saved) << saved.error().what();
+      expect_only(3);
+    }
+    EXPECT_GT(old_ones, 8);
+    EXPECT_GT(new_ones, 2);
+  }
+}
+
+TEST_F(DirectoryCommits, RefuseWithoutAnExchange) {
+  fs::create_directories(root_);
+  ASSERT_TRUE(save(1));
+  const bool ran = storage::run_with_refused({{SYS_renameat2, EINVAL, 4, RENAME_EXCHANGE}}, [&] {
+    const auto saved = save(2);
+    ASSERT_FALSE(saved);
+    EXPECT_EQ(saved.error().code(), ErrorCode::kUnsupported) << saved.error().what();
+  });
+  if (!ran) GTEST_SKIP() << "needs filters of system calls";
+  expect_only(1);
+}
+
+TEST_F(DirectoryCommits, AreSupersededByAnotherJob) {
+  fs::create_directories(root_);
+  const SaveIdentity identity = identity_of(2);
+  const auto disk = PosixStorage::make_directory(root_ / name_of_new_directory({identity.save_id, "step_7"})).value();
+  auto transaction = claim_directory(*disk, identity, {"step_7"}).value();
+  fs::create_directories(root_ / "step_7");
+  std::ofstream(root_ / "step_7" / "model_0.pt") << "of another program";
+  const auto committed = transaction->commit("", manifest::CommitRecord(), Durability::kDurable);
+  ASSERT_FALSE(committed);
+  EXPECT_EQ(committed.error().code(), ErrorCode::kSuperseded) << committed.error().what();
+  transaction.reset();
+  EXPECT_EQ(std::distance(fs::directory_iterator(root_), {}), 1);
+  EXPECT_TRUE(fs::exists(root_ / "step_7" / "model_0.pt"));
+}
+
+TEST_F(DirectoryCommits, NameTheirNewDirectories) {
+  const NewDirectory directory{save_number(2).save_id, "step-7-of-9"};
+  const auto parsed = new_directory_of_name(name_of_new_directory(directory));
+  ASSERT_TRUE(parsed);
+  EXPECT_EQ(parsed->save_id, directory.save_id);
+  EXPECT_EQ(parsed->name, directory.name);
+  for (const char* other : {"step_7", ".cairn-new-", ".cairn-new-12", ".cairn-new-12-x", ".cairn-lock"}) {
+    EXPECT_FALSE(new_directory_of_name(other)) << other;
+  }
+}
+
+}  // namespace
+}  // namespace cairn::commit
