@@ -170,6 +170,23 @@ def save_of_run(
     return future
 
 
+def save_of_saver(
+    make_state: Callable[[], dict[str, Any]],
+    call: Call,
+    when_written: Callable[[], None],
+    *,
+    asynchronous_staging: bool,
+) -> PendingSave:
+    """Begins a save by a writer process, for a saver of another package.
+
+    An error of `make_state` reaches the remaining ranks. `when_written` is called in the thread that follows the save,
+    after the commit and before the upload future is done. An error of `when_written` becomes the future's error.
+    """
+    process = _writes_in_process(AsyncCheckpointerType.PROCESS)
+    with dcp_records.in_call("async_save", **call.recorded("storage_writer")):
+        return _start(make_state, call, process, asynchronous_staging=asynchronous_staging, when_written=when_written)
+
+
 def _begin(
     state_dict: dict[str, Any], call: Call, async_checkpointer_type: AsyncCheckpointerType, stager: Any
 ) -> SaveFuture | SaveResponse:
@@ -278,9 +295,10 @@ def _start(
     *,
     asynchronous_staging: bool,
     is_staged: bool = False,
+    when_written: Callable[[], None] | None = None,
 ) -> PendingSave:
     """Starts a save by the engine. `is_staged`: the caller's stager made the state, and the telemetry has its record
-    already."""
+    already. `when_written`: as for save_of_saver()."""
     with as_checkpoint_exceptions() as here:
         ranks = Ranks(call.process_group, call.no_dist)
         here.rank = ranks.rank
@@ -290,6 +308,8 @@ def _start(
         def fill(save_id: str, metadata: Metadata) -> None:
             fill_save_planner(call.planner, metadata, ranks.rank)
             fill_writer(call.storage, save_id, ranks.rank, use_collectives=call.use_collectives)
+            if when_written is not None:
+                when_written()
 
         try:
             with Follower(_members(ranks, call)) as follower:

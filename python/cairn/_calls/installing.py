@@ -64,9 +64,7 @@ def install(
         pairs = [(theirs, replacements.own(key)) for key, theirs in replacements.originals().items()]
         _load_subclasses()
         if not installation.is_installed:
-            own = {id(ours) for _, ours in pairs}
-            earlier = {(module, name) for module, _, name, value in _references() if id(value) in own}
-            installation.earlier_references = earlier
+            installation.earlier_references = places_of({id(ours) for _, ours in pairs})
         installation.is_installed = True
         for theirs, _ in pairs:
             if isinstance(theirs, type):
@@ -113,6 +111,11 @@ def _references() -> Iterator[tuple[str, dict[str, Any], str, Any]]:
         namespace = object.__getattribute__(module, "__dict__")
         for name, value in list(namespace.items()):
             yield module_name, namespace, name, value
+
+
+def places_of(objects: Collection[int]) -> set[tuple[str, str]]:
+    """Returns module and name of the globals that hold one of `objects`, which are ids; without Cairn's modules."""
+    return {(module, name) for module, _, name, value in _references() if id(value) in objects}
 
 
 def replace_references(new_of: dict[int, Any], spared: Collection[tuple[str, str]] = ()) -> dict[tuple[str, str], Any]:

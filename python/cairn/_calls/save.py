@@ -79,13 +79,15 @@ def save(
     """
     call = Call(checkpoint_id, storage_writer, planner, process_group, no_dist, use_collectives, notes=notes)
     try:
-        return save_now(state_dict, call, _heed_earlier_saves)
+        return save_now(state_dict, call, wait_for_earlier_saves)
     except Error as error:
         pending_saves.note_report(error)
         raise
 
 
-def _heed_earlier_saves(directory: str | os.PathLike[str]) -> None:
+def wait_for_earlier_saves(directory: str | os.PathLike[str]) -> None:
+    """Returns when no save into `directory` is in flight. Raises the error of an earlier save that no caller has
+    retrieved."""
     pending_saves.raise_unretrieved()
     pending_saves.wait_for(directory)  # saves into one directory commit in their order
 
@@ -143,7 +145,7 @@ def save_state_dict(
 def _save_as_it_is(state_dict: dict[str, Any], call: Call) -> Metadata:
     """Saves the entries unchanged."""
     try:
-        return save_states(lambda: state_dict, call, _heed_earlier_saves)
+        return save_states(lambda: state_dict, call, wait_for_earlier_saves)
     except Error as error:
         pending_saves.note_report(error)
         raise

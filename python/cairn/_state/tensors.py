@@ -403,6 +403,11 @@ def is_declared_shard(value: object) -> bool:
     return isinstance(value, torch.Tensor) and hasattr(value, _SHARD_MARK) and not hasattr(value, CHUNK_LIST)
 
 
+def takes_declared_shards() -> bool:
+    """Returns whether a save takes tensors that declare shards for parts of larger tensors: since torch 2.14."""
+    return _TORCH_HAS_DECLARED_SHARDS
+
+
 def _plain_tensors(cuda_streams: Callable[[int], int] | None = None, protocol: str = "") -> _engine.PlainTensors:
     """`protocol`: the method by which an entry of the state declares its chunks."""
     marks = [protocol, SHARD_GETTER] if protocol else []

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from cairn import _engine
 from cairn._directory import open_checkpoint
@@ -43,6 +44,13 @@ class TorchArchive:
 
     def tree(self) -> Branch:
         """Returns the tree of the saved state. Raises UnsafeContent, Corrupt."""
+        tree = self.node()
+        if not isinstance(tree, Branch) or tree.is_list:
+            raise Corrupt(f"{self._file.name} holds no state dict", file=self._file.name)
+        return tree
+
+    def node(self) -> Node:
+        """As tree(), for a file that may hold any value in place of a state."""
         try:
             self._checkpoint = open_checkpoint(self._file)  # checks the pickle
         except Unsupported:
@@ -53,8 +61,6 @@ class TorchArchive:
         check = self._checkpoint is None and self._verify != "none"
         state = load_torch_file(self._file, self._allow_pickle, check=check)
         tree = _tree_of(state, "")
-        if not isinstance(tree, Branch) or tree.is_list:
-            raise Corrupt(f"{self._file.name} holds no state dict", file=self._file.name)
         if self._checkpoint is not None and _has_equal_texts(state):
             # The engine names such keys otherwise than flatten(): torch reads the elements.
             self._checkpoint = None
@@ -98,7 +104,7 @@ class TorchArchive:
             if slot.target is None:
                 slot.value = slot.leaf.content.detach().clone()
             else:
-                fill(slot.target, slot.leaf.content)
+                fill(*_parts_of_rank(slot.target, slot.leaf.content))
         for slot in slots:
             if slot.target is None:
                 slot.value = self._place(slot.value).requires_grad_(slot.leaf.content.requires_grad)
@@ -108,6 +114,14 @@ class TorchArchive:
         key = self._keys.get(id(slot.leaf.content))
         if self._checkpoint is not None and key is not None and self._verify != "none":
             self._checkpoint.read_payload(key, verify=self._verify)
+
+
+def _parts_of_rank(target: Any, source: Any) -> tuple[Any, Any]:
+    """Returns the local tensors of two DTensors with equal placements: the file may have another object for the
+    mesh."""
+    if isinstance(target, DTensor) and isinstance(source, DTensor) and target.placements == source.placements:
+        return target._local_tensor, source._local_tensor
+    return target, source
 
 
 def _has_equal_texts(state: Any) -> bool:

@@ -1,5 +1,6 @@
 """The checkpoint that a rank saved alone: ``__{rank}.metadata`` and the data files named there, read by the engine."""
 
+import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -17,12 +18,22 @@ from cairn.errors import Unsupported
 
 
 class SavedRank:
-    """A source for :class:`cairn.checkpointer.selection.Selection`. Raises NotFound if the rank has saved nothing."""
+    """A source for :class:`cairn.checkpointer.selection.Selection`. Raises NotFound if the rank has saved nothing.
 
-    def __init__(self, directory: bytes, rank: int, reading: Reading) -> None:
+    `rank` None: the checkpoint that all ranks saved together.
+    """
+
+    def __init__(self, directory: bytes, rank: int | None, reading: Reading) -> None:
         self._checkpoint = _engine.open(directory, metadata_name(rank))
         self._catalog = _engine.catalog_of(self._checkpoint)
         self._reading = reading
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """The notes of the save; empty if none. Raises Corrupt."""
+        text = self._checkpoint.notes()
+        notes: dict[str, Any] = json.loads(text) if text else {}
+        return notes
 
     def tree(self) -> Branch:
         """Returns the tree of the saved state. Raises Corrupt."""
