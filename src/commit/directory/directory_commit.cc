@@ -191,6 +191,8 @@ class DirectoryCommit final : public CommitStrategy {
     for (const storage::ListedFile& file : now.files) {
       if (!file.is_folder || !save_id_of_folder(file.name)) continue;
       const std::string folder = options_.name + "/" + file.name;
+      const auto left = parent_->list(folder);
+      if (left && left->empty()) continue;  // killed during the removal of the folder
       const Result<bool> run_out = lease_has_run_out(*parent_, folder, StorageClock::of_this_host());
       if (run_out ? *run_out : run_out.error().code() == ErrorCode::kNotFound) continue;
       if (!run_out) return run_out.error();
@@ -210,7 +212,8 @@ class DirectoryCommit final : public CommitStrategy {
     const bool is_known = now.record.record || std::any_of(now.files.begin(), now.files.end(), is_metadata);
     for (const storage::ListedFile& file : now.files) {
       if (file.is_folder && save_id_of_folder(file.name)) continue;
-      const bool is_ours = file.name == kDirectoryRecordName || (is_known && !file.name.starts_with('.'));
+      const bool is_ours = file.name == kDirectoryRecordName || file.name == storage::kLockName ||
+                           (is_known && !file.name.starts_with('.'));
       if (file.is_regular && (is_ours || is_name_of_item_file(file.name))) continue;
       if (file.name == kPinName) {
         return Error(ErrorCode::kUnavailable,

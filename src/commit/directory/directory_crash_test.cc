@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -118,10 +119,19 @@ class DirectoryCommits : public testing::Test {
     return -1;
   }
 
+  static std::string names_in(const fs::path& directory) {
+    std::set<std::string> names;
+    for (const auto& file : fs::directory_iterator(directory)) names.insert(file.path().filename().string());
+    std::string text;
+    for (const std::string& name : names) text += name + " ";
+    return text;
+  }
+
   void expect_only(int number) const {
     EXPECT_EQ(number_in_place(), number);
-    EXPECT_EQ(std::distance(fs::directory_iterator(root_), {}), 1);
-    EXPECT_EQ(std::distance(fs::directory_iterator(root_ / "step_7"), {}), 3);
+    EXPECT_EQ(names_in(root_), "step_7 ");
+    const std::string files = ".cairn-record model_0.pt save_" + std::to_string(number) + ".pt ";
+    EXPECT_EQ(names_in(root_ / "step_7"), files);
   }
 
   storage::ScratchDirectory scratch_;

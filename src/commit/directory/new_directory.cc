@@ -28,8 +28,10 @@ Result<bool> is_dead_directory(storage::Storage& parent, storage::Storage& opene
   const Result<void> joined = opened.join_folder(folder);
   if (joined) {
     CAIRN_TRY_ASSIGN(const bool run_out, lease_has_run_out(opened, folder, StorageClock::of_this_host()));
-    if (!run_out) return false;
-    return lease_has_run_out(opened, folder, StorageClock::in_folder(opened, folder));
+    if (run_out) return lease_has_run_out(opened, folder, StorageClock::in_folder(opened, folder));
+    // Both calls succeed only for empty folders: the save was killed before it had a lease, or makes both again.
+    if (opened.remove_folder(folder)) (void)parent.remove_folder(name_of_new_directory(directory));
+    return false;
   }
   if (joined.error().code() != ErrorCode::kNotFound) return joined.error();
   CAIRN_TRY_ASSIGN(const bool is_committed, has_record_of(parent, directory));

@@ -1,4 +1,4 @@
-#include "inspect/recorded_files.h"
+#include "checkpoint/recorded_files.h"
 
 #include <memory>
 #include <optional>
