@@ -113,6 +113,7 @@ def save_theirs(directory: Path, expected: Path, tensor_parallel: bool = False) 
         dist.all_gather_object(gathered, data)
         return dict(enumerate(gathered))
 
+    of_the_package = DefaultMetadataManager._all_gather_pickled_data
     DefaultMetadataManager._all_gather_pickled_data = gather
     os.environ["RANK"], os.environ["WORLD_SIZE"] = str(dist.get_rank()), str(dist.get_world_size())
     config = torch_checkpointing.CheckpointManager.Config.with_sync_save()
@@ -121,10 +122,9 @@ def save_theirs(directory: Path, expected: Path, tensor_parallel: bool = False) 
     config.storage_config = LocalFileSystemStorageConfig(use_direct_io=False)
     manager = config.build()
     saved = {"model": get_model_state_dict(parallel_model())} if tensor_parallel else state_of(*trained(1), 7)
-    future = manager.save(str(directory), saved)
-    if future is not None:
-        future.result()
+    assert manager.save(str(directory), saved) is None
     manager.close()
+    DefaultMetadataManager._all_gather_pickled_data = of_the_package
     gathered = whole(saved)
     if dist.get_rank() == 0:
         torch.save(gathered, expected)

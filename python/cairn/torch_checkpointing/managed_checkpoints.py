@@ -53,9 +53,9 @@ class CheckpointManager(theirs.CheckpointManager, metaclass=abc.ABCMeta):
         self._rank = ranks.global_rank
         self._metadata_manager = DefaultMetadataManager(rank_info=ranks) if self._schema.has_resharder() else None
         files = chosen(getattr(config, "files", None))
+        items = {**config.items, **({} if config.default is None else {"(default)": config.default})}
         if files == "ours":
-            default = {} if config.default is None else {"(default)": config.default}
-            check_items({**config.items, **default})
+            check_items(items)
         of_saver: dict[str, Any] = {
             "config": config.save,
             "rank_info": ranks,
@@ -64,6 +64,7 @@ class CheckpointManager(theirs.CheckpointManager, metaclass=abc.ABCMeta):
             "storage_config": self._storage_config,
             "checkpoint_metadata_manager": self._metadata_manager,
             "files": files,
+            "items": items,
         }
         if isinstance(config.save, SyncCheckpointSaverConfig):
             self._saver = make_sync_checkpoint_saver(**of_saver)

@@ -24,6 +24,7 @@ from torch_checkpointing.checkpoint_writer import (
 from torch_checkpointing.default_resharder import DefaultResharder
 from torch_checkpointing.logging_utils import EventLogger
 from torch_checkpointing.metadata_manager import DefaultMetadataManager, MetadataManager
+from torch_checkpointing.schema import ItemSpec
 from torch_checkpointing.staging import CheckpointStager, CheckpointStagerConfig, DefaultStager
 from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
 from torch_checkpointing.types import RankInfo
@@ -159,6 +160,12 @@ def why_items_are_foreign(items: Mapping[str, Any]) -> str:
         if item.resharder is not None
     )
     return next((f"the resharder of item '{key}': {reason}" for key, reason in found if reason), "")
+
+
+def why_layouts_are_foreign(items: Mapping[str, CheckpointItem | ItemSpec]) -> str:
+    """As why_stock(), for the items' files in the form of torch_checkpointing."""
+    in_folders = (key for key, item in items.items() if item.layout is not None and "/" in item.layout.file_path)
+    return next((f"the layout of item '{key}': its file is in a folder" for key in in_folders), "")
 
 
 def refuse_with_ours(reason: str) -> NoReturn:

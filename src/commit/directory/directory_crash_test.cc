@@ -1,6 +1,7 @@
 // Saves of a whole directory that are killed at each of their changing operations, and refused exchanges.
 #include <gtest/gtest.h>
 #include <linux/fs.h>
+#include <sanitizers.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -20,6 +21,8 @@
 #include "commit/directory/new_directory.h"
 #include "commit/metadata_in_place.h"
 #include "commit/testing/one_save.h"
+#include "commit/testing/rank_saves.h"
+#include "data_file/plain_file.h"
 #include "storage/posix/posix_storage.h"
 #include "storage/testing/change_watching_storage.h"
 #include "storage/testing/refused_calls.h"
@@ -161,6 +164,54 @@ TEST_F(DirectoryCommits, KeepAWholeSaveAtEachKill) {
     EXPECT_GT(old_ones, 8);
     EXPECT_GT(new_ones, 2);
   }
+}
+
+// A rank's part of a save of two ranks. The file of rank n is `save_n.pt`.
+Result<RankSaveReport> finish_rank(RankSave& save, std::uint32_t rank) {
+  CAIRN_TRY(save.enter({rank, 2, 0}));
+  const std::string text = "rank " + std::to_string(rank);
+  const auto bytes = std::as_bytes(std::span(text));
+  const data_file::PlainFile file{data_file::PlainFile::Form::kBytes, {bytes.size()}};
+  const auto image = file.image(bytes).value();
+  RankSaveOptions options;
+  options.write.thread_count = 1;
+  std::optional<CommitRequest> request;
+  if (rank == 0) request = CommitRequest{[] { return Result<std::string>(""); }, {{"save_0.pt"}, {"save_1.pt"}}, {}};
+  return save.finish({{"save_" + std::to_string(rank) + ".pt", image.get()}}, request, options);
+}
+
+TEST_F(DirectoryCommits, AgreeWithADeadCoordinator) {
+  constexpr int kStep = kSanitized ? 6 : 2;
+  bool killed = true;
+  int committed = 0;
+  for (int left = 0; killed; left += kStep) {
+    fs::remove_all(root_);
+    fs::create_directories(root_);
+    ASSERT_TRUE(save(1));
+    const SaveIdentity identity = identity_of(2);
+    const fs::path made = root_ / name_of_new_directory({identity.save_id, "step_7"});
+    TicketPipe tickets;
+    Process coordinator([&] {
+      auto disk =
+          std::make_unique<MortalStorage>(PosixStorage::make_directory(made).value(), std::make_shared<int>(left));
+      const auto save = RankSave::claim(std::move(disk), identity, 0, {.directory_name = "step_7"}).value();
+      tickets.send(save->ticket());
+      (void)finish_rank(*save, 0);
+    });
+    Result<RankSaveReport> report = Error(ErrorCode::kInternal, "no ticket");
+    if (const std::optional<SaveTicket> ticket = tickets.receive()) {
+      const auto save = RankSave::join(PosixStorage::open_directory(made).value(), *ticket, {}, "step_7");
+      report = finish_rank(*save, 1);
+    }
+    killed = coordinator.was_killed();
+    const bool is_new = fs::exists(root_ / "step_7" / "save_0.pt");
+    EXPECT_EQ(is_new, fs::exists(root_ / "step_7" / "save_1.pt") && !fs::exists(root_ / "step_7" / "model_0.pt"));
+    EXPECT_EQ(report.has_value(), is_new) << left << (report ? "" : report.error().what());
+    committed += is_new ? 1 : 0;
+    ASSERT_TRUE(save(3));
+    expect_only(3);
+  }
+  EXPECT_GT(committed, 1);
 }
 
 TEST_F(DirectoryCommits, RefuseWithoutAnExchange) {

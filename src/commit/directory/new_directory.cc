@@ -23,6 +23,11 @@ Result<bool> has_record_of(const storage::Storage& parent, const NewDirectory& d
   return now.record && now.record->save_id == directory.save_id;
 }
 
+bool has_run_out_in(const storage::Storage& directory, const std::string& folder) {
+  const Result<bool> run_out = lease_has_run_out(directory, folder, StorageClock::of_this_host());
+  return run_out && *run_out;
+}
+
 Result<bool> is_dead_directory(storage::Storage& parent, storage::Storage& opened, const NewDirectory& directory) {
   const std::string folder = folder_of(directory.save_id);
   const Result<void> joined = opened.join_folder(folder);
@@ -105,6 +110,25 @@ void remove_dead_directories(storage::Storage& parent, const SaveId& mine, std::
     const Result<bool> is_dead = is_dead_directory(parent, **opened, *directory);
     if (is_dead && *is_dead) remove_whole_directory(parent, file.name, warnings);
   }
+}
+
+Result<bool> clean_up_after_directory(storage::Storage& parent, const NewDirectory& directory) {
+  CAIRN_TRY_ASSIGN(const bool is_committed, has_record_of(parent, directory));
+  const auto lock = parent.lock();
+  if (!lock) return is_committed;  // the next save removes the rest
+  CAIRN_TRY(parent.sync());
+  std::vector<std::string> ignored;
+  const std::string name = name_of_new_directory(directory);
+  const auto left = parent.open_folder(name);
+  const std::string folder = folder_of(directory.save_id);
+  const bool is_entered = left && (*left)->join_folder(folder);
+  if (left && (!is_entered || has_run_out_in(**left, folder))) remove_whole_directory(parent, name, ignored);
+  if (!is_committed) return false;
+  const auto in_place = parent.open_folder(directory.name);
+  if (in_place && (*in_place)->join_folder(folder) && has_run_out_in(**in_place, folder)) {
+    remove_private_folder(**in_place, folder, ignored);
+  }
+  return true;
 }
 
 }  // namespace cairn::commit

@@ -37,4 +37,9 @@ void remove_whole_directory(storage::Storage& parent, const std::string& name, s
 // out, or the save has committed and the new directory holds the replaced files.
 void remove_dead_directories(storage::Storage& parent, const SaveId& mine, std::vector<std::string>& warnings);
 
+// For a save whose coordinator's process has died: syncs the directory above, `parent`, and removes the files, the new
+// directory and the private folder that the save has left, unless a rank still works in the private folder. Returns
+// whether the directory in place is the save's. If the sync fails, returns its error and removes nothing.
+Result<bool> clean_up_after_directory(storage::Storage& parent, const NewDirectory& directory);
+
 }  // namespace cairn::commit

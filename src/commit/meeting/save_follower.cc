@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "commit/directory/new_directory.h"
 #include "commit/leftovers.h"
 #include "commit/meeting/periodic.h"
 #include "core/attempt.h"
@@ -102,11 +103,20 @@ Result<RankSaveReport> SaveFollower::conclude(const Result<std::optional<Decisio
   // After a failed sync the old checkpoint may come back, and needs its files. The sync is not repeated: a second sync
   // may succeed although data was lost.
   const bool both_stay = decision && (*decision)->files_stay;
-  if (!both_stay && watch.coordinator_is_dead())
-    (void)clean_up_after(*member_.storage, member_.ticket.identity.save_id);
+  if (!both_stay && watch.coordinator_is_dead()) clean_up();
   if (!decision) return member_.of_this_rank(decision.error());
   if ((*decision)->failure) return *(*decision)->failure;
   return RankSaveReport{member_.progress.bytes_written, (*decision)->warnings};
+}
+
+// In place of a dead coordinator.
+void SaveFollower::clean_up() {
+  const SaveId& save_id = member_.ticket.identity.save_id;
+  (void)clean_up_after(*member_.storage, save_id);
+  if (member_.directory_name.empty()) return;
+  if (const auto parent = member_.storage->open_parent()) {
+    (void)clean_up_after_directory(**parent, {save_id, member_.directory_name});
+  }
 }
 
 void SaveFollower::give_up(const Error& reason) {

@@ -28,6 +28,7 @@ class SaveFollower {
 
  private:
   Result<RankSaveReport> conclude(const Result<std::optional<Decision>>& decision, DecisionWatch& watch);
+  void clean_up();
   void leave();
 
   SaveMember& member_;
