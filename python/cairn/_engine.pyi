@@ -358,8 +358,8 @@ class AsyncCheckpointer:
         self,
         directory: bytes,
         state: StateDict,
-        # asynchronous staging, whether torn snapshots are detected, the owner of the memory, the files: name, whether of
-        # torch.save, bytes, number of tensors
+        # asynchronous staging, whether torn snapshots are detected, the owner of the memory, the files: name, whether
+        # of torch.save, bytes, number of tensors
         terms: tuple[bool, bool, Any, Sequence[tuple[str, bool, bytes, int]] | None],
         /,
         **options: Any,

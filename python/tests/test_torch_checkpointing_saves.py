@@ -175,7 +175,7 @@ def test_files_of_others_are_never_removed(tmp_path: Path) -> None:
         (LayoutInfo("../raw.bin", RawSerialization()), b"x", "puts its file into a folder"),
     ],
 )
-def test_what_is_refused_leaves_nothing(layout: LayoutInfo, value: Any, message: str, tmp_path: Path) -> None:
+def test_a_refused_item_leaves_nothing(layout: LayoutInfo, value: Any, message: str, tmp_path: Path) -> None:
     saver = ours.make_async_checkpoint_saver(files="theirs")
     items = Items(item=value)
     items.layout = layout

@@ -42,11 +42,11 @@ class _StoragePickler(pickle.Pickler):
         """Returns the reference to a storage: torch's tuple of kind, class, key, location and number of elements."""
         if isinstance(obj, torch.storage.TypedStorage):
             storage = obj._untyped_storage
-            storage_type = getattr(torch, obj._pickle_storage_type())
-            count = obj._size()
+            storage_type = getattr(torch, obj._pickle_storage_type())  # type: ignore[no-untyped-call]
+            count = obj._size()  # type: ignore[no-untyped-call]
         elif isinstance(obj, torch.UntypedStorage):
             storage = obj
-            storage_type = normalize_storage_type(type(obj))
+            storage_type = normalize_storage_type(type(obj))  # type: ignore[no-untyped-call]
             count = storage.nbytes()
         else:
             return None
