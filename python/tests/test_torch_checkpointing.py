@@ -1,6 +1,8 @@
 """cairn.torch_checkpointing in one process: saves, their futures, the lock, callbacks, and the hooks of the caller."""
 
 import copy
+import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -120,7 +122,7 @@ def test_both_futures_end_with_none(checkpoint: Path) -> None:
     with_saver = saver()
     staged, written = with_saver.save(str(checkpoint), Items(w=torch.ones(3)))
     assert staged.result() is None and written.result() is None and written.exception() is None
-    assert written.progress().fraction == 1
+    assert written.progress().phase == "done"
     with_saver.close()
     with pytest.raises(RuntimeError, match="closed"):
         with_saver.save(str(checkpoint), Items(w=torch.ones(3)))
@@ -167,14 +169,35 @@ def test_the_lock_is_held_for_writing_until_the_state_is_staged(
     assert modes == [RWLockMode.WRITE]
 
 
-def test_a_failed_save_releases_the_lock_and_is_raised_once(tmp_path: Path) -> None:
+def test_a_save_that_fails_at_its_begin_releases_the_lock(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("in the place of a directory")
     with_manager = manager()
-    with pytest.raises(NotADirectoryError):
+    with pytest.raises(cairn.UnusableDirectory, match="choose another directory"):
         save(with_manager, file, {"w": torch.ones(3)})
     assert with_manager._saver.staging_lock.locked_mode() is None
     save(with_manager, tmp_path / "good", {"w": torch.ones(3)})
+    with_manager.close()
+
+
+def test_a_dead_writer_fails_the_future(tmp_path: Path) -> None:
+    from cairn._async.async_saver import DefaultSavers
+    from cairn._process import part
+
+    with_manager = manager()
+    save(with_manager, tmp_path / "first", {"w": torch.ones(3)})
+    writer = part(DefaultSavers).saver(True)
+    assert writer.writer_pid is not None
+    os.kill(writer.writer_pid, signal.SIGSTOP)
+    future = with_manager.save(str(tmp_path / "second"), {"w": torch.ones(3)})
+    writer.kill_writer()
+    with pytest.raises(cairn.Unavailable):
+        future.result(240)
+    assert with_manager._saver.staging_lock.locked_mode() is None
+    with pytest.raises(cairn.Unavailable):
+        with_manager.save(str(tmp_path / "third"), {"w": torch.ones(3)})
+    save(with_manager, tmp_path / "fourth", {"w": torch.ones(3)})
+    assert not (tmp_path / "second/.metadata").exists()
     with_manager.close()
 
 

@@ -91,12 +91,16 @@ class Filling:
     # --- Step 1 ---
 
     def _own(self, node: Node | None, target: Any) -> Node | None:
-        """Returns the part of this rank in a node that has a value for each rank; None if the rank has none."""
-        if not isinstance(node, Branch) or node.is_list or isinstance(target, PerRank) or not node.entries:
+        """Returns the part of this rank in a node that has a value for each rank; None if the rank has none. Without a
+        target, the whole node without the parts of other ranks."""
+        if not isinstance(node, Branch) or isinstance(target, PerRank) or not node.entries:
             return node
-        if not all(isinstance(key, str) and _RANK.fullmatch(key) for key in node.entries):
+        if not node.is_list and all(isinstance(key, str) and _RANK.fullmatch(key) for key in node.entries):
+            return node.entries.get(f"__rank_{self._rank}")
+        if target is not None:
             return node
-        return node.entries.get(f"__rank_{self._rank}")
+        own = {key: part for key, inner in node.entries.items() if (part := self._own(inner, None)) is not None}
+        return Branch(own, node.names, node.is_list, node.has_equal_texts) if own else None
 
     def _select(self, item: SavedItem, target: Any, node: Node, path: tuple[Any, ...]) -> Callable[[], Any]:
         if isinstance(node, Branch):
