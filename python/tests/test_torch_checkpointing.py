@@ -375,6 +375,12 @@ def test_wrong_files_are_named() -> None:
         manager("mine")
 
 
+def test_a_url_is_refused() -> None:
+    with pytest.raises(cairn.Unsupported, match="s3://bucket/step"):
+        save(manager(), "s3://bucket/step", {"w": torch.ones(1)})
+    assert not Path("s3:").exists()
+
+
 def test_a_name_that_the_package_refuses_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Invalid checkpoint keys"):
         save(manager(default=ours.ItemSpec()), tmp_path / "c", {"a/b": 1})

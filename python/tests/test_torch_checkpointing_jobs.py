@@ -163,6 +163,25 @@ def test_an_error_of_one_rank_fails_the_next_save_on_all(two: Gang, tmp_path: Pa
     assert cairn.read(tmp_path / "third")["w"]["__rank_1"].tolist() == [1, 1]
 
 
+def wait_on_rank_one(folder: Path) -> None:
+    saver = ours.make_async_checkpoint_saver(ours.AsyncCheckpointSaverConfig(wait_timeout_secs=0), files="ours")
+    if dist.get_rank() == 1:
+        saver.staging_lock.read.acquire()
+    with pytest.raises(cairn.Unavailable, match="wait_timeout_secs"):
+        saver.save(str(folder / "c"), managers.Items(w=torch.ones(2)))
+    if dist.get_rank() == 1:
+        saver.staging_lock.read.release()
+    assert saver.staging_lock.locked_mode() is None
+    _, written = saver.save(str(folder / "c"), managers.Items(w=torch.ones(2)))
+    written.result()
+    saver.close()
+
+
+def test_a_time_out_of_one_rank_leaves_none_waiting(two: Gang, tmp_path: Path) -> None:
+    two.run(wait_on_rank_one, tmp_path)
+    assert cairn.open(tmp_path / "c").notes == {"torch_checkpointing": {"world_size": 2}}
+
+
 def save_with_a_layout_on_rank_one(directory: Path) -> None:
     from torch_checkpointing.checkpoint_layout import LayoutInfo, RawSerialization
 

@@ -2,13 +2,14 @@
 
 import json
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from cairn import _engine
-from cairn._directory import metadata_name
+from cairn._directory import SizeLimit, metadata_name
 from cairn._state.saved_tree import SHAPE, Branch, Leaf, NestedShape, Slot, shape_in, tree_of_paths
 from cairn._state.tensors import TensorTarget, fill, needs_payload, tensor_in_payload
 from cairn._state.torch_codes import DTYPES, QUANTIZED, dtype_name
@@ -24,6 +25,7 @@ class SavedRank:
     """
 
     def __init__(self, directory: bytes, rank: int | None, reading: Reading) -> None:
+        self._directory = directory
         self._checkpoint = _engine.open(directory, metadata_name(rank))
         self._catalog = _engine.catalog_of(self._checkpoint)
         self._reading = reading
@@ -58,6 +60,7 @@ class SavedRank:
         state = _engine.StateDict()
         targets = TensorTarget(state, saved_form=self._checkpoint.tensor_form, allow_pickle=self._reading.allow_pickle)
         new: list[Slot] = []
+        limit = SizeLimit(self._checkpoint, os.fsdecode(self._directory))
         for slot in slots:
             slot.value = slot.target
             if slot.target is None:
@@ -66,6 +69,9 @@ class SavedRank:
                 self._read_opaque(slot)
                 continue
             if slot.target is None:
+                assert slot.leaf.dtype is not None
+                held = sum(length for *_, length in self._info(slot.leaf.key)[3])
+                limit.add(slot.leaf.key, slot.leaf.part_shape or slot.leaf.shape, slot.leaf.dtype.itemsize, held)
                 slot.value = torch.empty(slot.leaf.part_shape or slot.leaf.shape, dtype=slot.leaf.dtype, device="cpu")
             self._add_target(targets, slot.leaf, slot.value)
         self._checkpoint.load(state, verify=self._reading.verify, take_archive=targets.take_archive)
