@@ -192,6 +192,16 @@ def test_a_failure_in_the_background_reaches_the_future(tmp_path: Path) -> None:
     with_manager.close()
 
 
+def test_an_error_that_no_caller_has_seen_is_raised_once_too(tmp_path: Path) -> None:
+    (tmp_path / "first/.cairn-lock").mkdir(parents=True)
+    with_saver = saver()
+    with_saver.save(str(tmp_path / "first"), Items(w=torch.ones(3)))
+    with pytest.raises(cairn.Unavailable, match=r"the previous save .*lock file"):
+        with_saver.save(str(tmp_path / "second"), Items(w=torch.ones(3)))
+    with_saver.save(str(tmp_path / "third"), Items(w=torch.ones(3)))[1].result()
+    with_saver.close()
+
+
 def fails(_: Any) -> None:
     raise ValueError("the callback refuses")
 

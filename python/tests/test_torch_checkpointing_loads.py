@@ -210,6 +210,17 @@ def test_code_in_a_file_needs_consent(tmp_path: Path, monkeypatch: pytest.Monkey
     assert isinstance(load(tmp_path, {"state": None})["state"]["settings"], Settings)
 
 
+def test_data_files_that_are_links_need_consent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "c", "ours", {"state": {"w": torch.ones(1000)}})
+    [file] = (tmp_path / "c").glob("*.distcp")
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(cairn.UnsafeContent):
+        load(tmp_path / "c", {"state": None})
+    monkeypatch.setenv("CAIRN_FOLLOW_LINKS", "1")
+    assert torch.equal(load(tmp_path / "c", {"state": None})["state"]["w"], torch.ones(1000))
+
+
 def test_a_flipped_byte_is_found(tmp_path: Path) -> None:
     write(tmp_path / "c", "theirs", {"state": {"w": torch.full((1000,), 3.0)}})
     file = tmp_path / "c/state_0.pt"

@@ -14,7 +14,7 @@ from torch_checkpointing.staging import CheckpointStager
 from cairn._async.pending_saves import PendingSave, await_end
 from cairn._telemetry import engine_use
 from cairn._torch_names.replacements import stands_for_base
-from cairn.errors import Unavailable
+from cairn.errors import Unavailable, Unsupported
 from cairn.torch_checkpointing import dcp_files, item_files
 from cairn.torch_checkpointing.file_choice import Files, chosen
 from cairn.torch_checkpointing.saver_terms import (
@@ -113,6 +113,7 @@ class AsyncCheckpointSaver(theirs.AsyncCheckpointSaver):
             pending = _WRITERS[self._files].begin_save(save, asynchronous_staging=asynchronous)
         except BaseException:
             if is_free:
+                self._previous = self._write_future = None  # its error, if any, has been raised
                 self._staging_lock.write.release()
             raise
         written = WriteFuture(pending)
@@ -125,7 +126,7 @@ class AsyncCheckpointSaver(theirs.AsyncCheckpointSaver):
         """As in torch_checkpointing. The engine keeps no copy of a state apart from a save: raises Unsupported where
         the engine saves."""
         if not self._why_stock:
-            refuse_with_ours("stage(), which copies a state without a save: call prewarm_staging() to prepare memory")
+            raise Unsupported("the engine copies no state apart from a save: prewarm_staging() prepares its memory")
         return super().stage(checkpoint)
 
     def close(self) -> None:
