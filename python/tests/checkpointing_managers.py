@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 pytest.importorskip("torch_checkpointing.default_resharder", reason="torch_checkpointing 0.1.1 is not installed")
 
@@ -13,6 +14,17 @@ from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
 from cairn import torch_checkpointing as ours
 
 SHARDED = ours.ItemSpec(resharder=DefaultResharder(), required=False)
+
+
+def gather_on_cpu() -> None:
+    """Lets torch_checkpointing gather its metadata without CUDA."""
+
+    def gather(_: Any, data: Any, *__: Any, **___: Any) -> dict[int, Any]:
+        gathered: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(gathered, data)
+        return dict(enumerate(gathered))
+
+    ours.DefaultMetadataManager._all_gather_pickled_data = gather  # type: ignore[method-assign]
 
 
 def config(files: Any = "ours", *, asynchronous: bool = True, **fields: Any) -> Any:

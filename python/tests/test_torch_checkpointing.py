@@ -120,7 +120,7 @@ def test_both_futures_end_with_none(checkpoint: Path) -> None:
     with_saver = saver()
     staged, written = with_saver.save(str(checkpoint), Items(w=torch.ones(3)))
     assert staged.result() is None and written.result() is None and written.exception() is None
-    assert written.progress().fraction == 1
+    assert written.progress().phase == "ended"
     with_saver.close()
     with pytest.raises(RuntimeError, match="closed"):
         with_saver.save(str(checkpoint), Items(w=torch.ones(3)))
@@ -167,15 +167,39 @@ def test_the_lock_is_held_for_writing_until_the_state_is_staged(
     assert modes == [RWLockMode.WRITE]
 
 
-def test_a_failed_save_releases_the_lock_and_is_raised_once(tmp_path: Path) -> None:
+def test_a_save_that_fails_at_its_begin_releases_the_lock(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("in the place of a directory")
     with_manager = manager()
-    with pytest.raises(NotADirectoryError):
+    with pytest.raises(cairn.UnusableDirectory, match="choose another directory"):
         save(with_manager, file, {"w": torch.ones(3)})
     assert with_manager._saver.staging_lock.locked_mode() is None
     save(with_manager, tmp_path / "good", {"w": torch.ones(3)})
     with_manager.close()
+
+
+def test_a_failure_in_the_background_reaches_the_future(tmp_path: Path) -> None:
+    (tmp_path / "second/.cairn-lock").mkdir(parents=True)  # the commit opens a file of this name
+    with_manager = manager()
+    future = with_manager.save(str(tmp_path / "second"), {"w": torch.ones(3)})
+    with pytest.raises(cairn.Unavailable, match="lock file"):
+        future.result(240)
+    assert isinstance(future.exception(), OSError) and with_manager._saver.staging_lock.locked_mode() is None
+    with pytest.raises(cairn.Unavailable, match="lock file"):
+        with_manager.save(str(tmp_path / "third"), {"w": torch.ones(3)})
+    save(with_manager, tmp_path / "fourth", {"w": torch.ones(3)})
+    assert not (tmp_path / "third").exists()
+    with_manager.close()
+
+
+def test_an_error_that_no_caller_has_seen_is_raised_once_too(tmp_path: Path) -> None:
+    (tmp_path / "first/.cairn-lock").mkdir(parents=True)
+    with_saver = saver()
+    with_saver.save(str(tmp_path / "first"), Items(w=torch.ones(3)))
+    with pytest.raises(cairn.Unavailable, match=r"the previous save .*lock file"):
+        with_saver.save(str(tmp_path / "second"), Items(w=torch.ones(3)))
+    with_saver.save(str(tmp_path / "third"), Items(w=torch.ones(3)))[1].result()
+    with_saver.close()
 
 
 def fails(_: Any) -> None:
@@ -359,6 +383,12 @@ def test_a_saver_made_of_parts_of_the_package_is_native(checkpoint: Path) -> Non
 def test_wrong_files_are_named() -> None:
     with pytest.raises(cairn.InvalidArgument, match="files='theirs' or files='ours'"):
         manager("mine")
+
+
+def test_a_url_is_refused() -> None:
+    with pytest.raises(cairn.Unsupported, match="s3://bucket/step"):
+        save(manager(), "s3://bucket/step", {"w": torch.ones(1)})
+    assert not Path("s3:").exists()
 
 
 def test_a_name_that_the_package_refuses_is_refused(tmp_path: Path) -> None:

@@ -74,6 +74,46 @@ def test_their_files_load_on_any_number_of_ranks(four: Gang, two: Gang, three: G
     three.run(load_and_save, tmp_path / "two", expected, None)
 
 
+def stage_of(rank: int) -> dict[str, Any]:
+    """A stage of a pipeline: each rank has another tensor under one key, and another step."""
+    return {"model": {"w": torch.full((3,), float(rank)), "b": torch.ones(2)}, "step": 100 + rank}
+
+
+def save_stages(directory: Path) -> None:
+    managers.gather_on_cpu()
+    os.environ["RANK"], os.environ["WORLD_SIZE"] = str(dist.get_rank()), str(dist.get_world_size())
+    manager = managers.manager("theirs", asynchronous=False)
+    managers.save(manager, directory, stage_of(dist.get_rank()))
+    manager.close()
+    del os.environ["RANK"], os.environ["WORLD_SIZE"]
+
+
+def load_stages(directory: Path) -> None:
+    rank = dist.get_rank()
+    assert_equal(managers.manager().load(directory, into=stage_of(rank + 5), strict=True), stage_of(rank))
+
+
+def load_stages_of_fewer(directory: Path) -> None:
+    rank = dist.get_rank()
+    manager = managers.manager()
+    with pytest.raises(cairn.Error, match=r"model\.w"):  # two tensors under one key
+        manager.load(directory, into={"model": stage_of(5)["model"]})
+    part = manager.load(directory, into={"model": {"b": torch.zeros(2)}}, strict=True)
+    assert torch.equal(part["model"]["b"], torch.ones(2))
+    if rank < 2:
+        assert manager.load(directory, into={"step": 0}) == {"step": 100 + rank}
+        return
+    with pytest.raises(FileNotFoundError, match=r"step_2\.pt.*resharder") as raised:
+        manager.load(directory, into={"step": 0})
+    assert isinstance(raised.value, cairn.NotFound) and raised.value.rank == 2
+
+
+def test_stages_in_their_files_are_kept_apart(two: Gang, three: Gang, tmp_path: Path) -> None:
+    two.run(save_stages, tmp_path / "stages")
+    two.run(load_stages, tmp_path / "stages")
+    three.run(load_stages_of_fewer, tmp_path / "stages")
+
+
 # --- Values of each rank ----------------------------------------------------------------------------------------------
 
 
@@ -159,8 +199,27 @@ def save_after_a_failure(folder: Path) -> None:
 
 def test_an_error_of_one_rank_fails_the_next_save_on_all(two: Gang, tmp_path: Path) -> None:
     two.run(save_after_a_failure, tmp_path)
-    assert not (tmp_path / "second").exists()
+    assert not (tmp_path / "second/.metadata").exists()
     assert cairn.read(tmp_path / "third")["w"]["__rank_1"].tolist() == [1, 1]
+
+
+def wait_on_rank_one(folder: Path) -> None:
+    saver = ours.make_async_checkpoint_saver(ours.AsyncCheckpointSaverConfig(wait_timeout_secs=0), files="ours")
+    if dist.get_rank() == 1:
+        saver.staging_lock.read.acquire()
+    with pytest.raises(cairn.Unavailable, match="wait_timeout_secs"):
+        saver.save(str(folder / "c"), managers.Items(w=torch.ones(2)))
+    if dist.get_rank() == 1:
+        saver.staging_lock.read.release()
+    assert saver.staging_lock.locked_mode() is None
+    _, written = saver.save(str(folder / "c"), managers.Items(w=torch.ones(2)))
+    written.result()
+    saver.close()
+
+
+def test_a_time_out_of_one_rank_leaves_none_waiting(two: Gang, tmp_path: Path) -> None:
+    two.run(wait_on_rank_one, tmp_path)
+    assert cairn.open(tmp_path / "c").notes == {"torch_checkpointing": {"world_size": 2}}
 
 
 def save_with_a_layout_on_rank_one(directory: Path) -> None:
@@ -221,4 +280,3 @@ def test_a_killed_trainer_leaves_a_whole_checkpoint(when: str, tmp_path: Path) -
     assert value == 2 or when == "at once"
     assert len(state) == 4 and all(torch.equal(each, torch.full((1 << 20,), value)) for each in state.values())
     assert not cairn.verify(directory).problems
-    assert "RANK" not in os.environ

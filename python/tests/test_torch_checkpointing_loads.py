@@ -170,6 +170,23 @@ def test_another_type_or_shape_changes_nothing(saved: Path, target: Any, place: 
     assert torch.equal(untouched, torch.zeros(3))
 
 
+def test_an_empty_dict_of_the_caller_takes_nothing_and_warns(saved: Path) -> None:
+    with pytest.warns(cairn.IgnoredKeysWarning, match=r"state::ordered"):
+        assert load(saved, {"state": {"ordered": {}}}) == {"state": {"ordered": {}}}
+
+
+def test_an_object_in_the_place_of_its_state_is_refused(saved: Path) -> None:
+    with pytest.raises(Mismatch, match=r"state_dict\(\)"):
+        load(saved, {"state": torch.nn.Linear(1, 1)})
+
+
+def test_a_load_is_logged_with_its_bytes(saved: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="cairn"):
+        load(saved, {"state": {"tensor": torch.zeros(4)}})
+    [line] = [record.getMessage() for record in caplog.records if record.getMessage().startswith("loaded")]
+    assert "16 bytes" in line
+
+
 def test_a_missing_item_is_a_missing_file(saved: Path) -> None:
     untouched = torch.zeros(3)
     with pytest.raises(FileNotFoundError) as raised:
@@ -191,6 +208,17 @@ def test_code_in_a_file_needs_consent(tmp_path: Path, monkeypatch: pytest.Monkey
     assert isinstance(with_consent.load(tmp_path, into={"state": None})["state"]["settings"], Settings)
     monkeypatch.setenv("CAIRN_ALLOW_PICKLE", "1")
     assert isinstance(load(tmp_path, {"state": None})["state"]["settings"], Settings)
+
+
+def test_data_files_that_are_links_need_consent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "c", "ours", {"state": {"w": torch.ones(1000)}})
+    [file] = (tmp_path / "c").glob("*.distcp")
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(cairn.UnsafeContent):
+        load(tmp_path / "c", {"state": None})
+    monkeypatch.setenv("CAIRN_FOLLOW_LINKS", "1")
+    assert torch.equal(load(tmp_path / "c", {"state": None})["state"]["w"], torch.ones(1000))
 
 
 def test_a_flipped_byte_is_found(tmp_path: Path) -> None:
@@ -291,6 +319,25 @@ def test_a_class_that_metadata_names_is_not_imported(tmp_path: Path) -> None:
     into = {"model": {"w": torch.zeros(2)}, "config": None}
     with pytest.raises(cairn.UnsafeContent, match=r"antigravity\.Class.*JsonSerialization"):
         load(tmp_path, into, items=items)
+
+
+@pytest.mark.parametrize(
+    "damaged", [1, {"file_path": "x"}, layout("x", "OtherSerialization"), layout("x", 5), {"serialization_format": {}}]
+)
+def test_a_damaged_layout_is_named(damaged: Any, tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "model_0.pt")
+    write_metadata(tmp_path, {"model": {}}, 1, {"model": {0: damaged}})
+    with pytest.raises(cairn.Corrupt, match=r"metadata\.pkl has no (layout|sharding) of item 'model'"):
+        load(tmp_path, {"model": {"w": torch.zeros(2)}}, items={"model": SHARDED})
+
+
+def test_a_sharding_that_contains_itself_is_damage(tmp_path: Path) -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    torch.save({"w": torch.ones(2)}, tmp_path / "model_0.pt")
+    write_metadata(tmp_path, {"model": {("w",): [{"sharding_metadata": endless, "ranks": (0,)}]}}, 1)
+    with pytest.raises(cairn.Corrupt, match=r"metadata\.pkl"):
+        load(tmp_path, {"model": {"w": torch.zeros(2)}}, items={"model": SHARDED})
 
 
 def test_a_recorded_layout_names_the_file(tmp_path: Path) -> None:

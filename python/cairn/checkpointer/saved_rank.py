@@ -2,13 +2,15 @@
 
 import json
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from cairn import _engine
-from cairn._directory import metadata_name
+from cairn._directory import SizeLimit, metadata_name
+from cairn._settings import links_followed
 from cairn._state.saved_tree import SHAPE, Branch, Leaf, NestedShape, Slot, shape_in, tree_of_paths
 from cairn._state.tensors import TensorTarget, fill, needs_payload, tensor_in_payload
 from cairn._state.torch_codes import DTYPES, QUANTIZED, dtype_name
@@ -20,10 +22,13 @@ from cairn.errors import Unsupported
 class SavedRank:
     """A source for :class:`cairn.checkpointer.selection.Selection`. Raises NotFound if the rank has saved nothing.
 
-    `rank` None: the checkpoint that all ranks saved together.
+    `rank` None: the checkpoint that all ranks saved together. `to_devices`: the engine writes to the memory of CUDA
+    devices.
     """
 
-    def __init__(self, directory: bytes, rank: int | None, reading: Reading) -> None:
+    def __init__(self, directory: bytes, rank: int | None, reading: Reading, *, to_devices: bool = False) -> None:
+        self._directory = directory
+        self._to_devices = to_devices
         self._checkpoint = _engine.open(directory, metadata_name(rank))
         self._catalog = _engine.catalog_of(self._checkpoint)
         self._reading = reading
@@ -56,8 +61,14 @@ class SavedRank:
     def read_tensors(self, slots: Sequence[Slot]) -> None:
         """Fills the targets of `slots`, and makes new tensors for slots without a target."""
         state = _engine.StateDict()
-        targets = TensorTarget(state, saved_form=self._checkpoint.tensor_form, allow_pickle=self._reading.allow_pickle)
+        targets = TensorTarget(
+            state,
+            to_devices=self._to_devices,
+            saved_form=self._checkpoint.tensor_form,
+            allow_pickle=self._reading.allow_pickle,
+        )
         new: list[Slot] = []
+        limit = SizeLimit(self._checkpoint, os.fsdecode(self._directory))
         for slot in slots:
             slot.value = slot.target
             if slot.target is None:
@@ -66,13 +77,19 @@ class SavedRank:
                 self._read_opaque(slot)
                 continue
             if slot.target is None:
+                assert slot.leaf.dtype is not None
+                held = sum(length for *_, length in self._info(slot.leaf.key)[3])
+                limit.add(slot.leaf.key, slot.leaf.part_shape or slot.leaf.shape, slot.leaf.dtype.itemsize, held)
                 slot.value = torch.empty(slot.leaf.part_shape or slot.leaf.shape, dtype=slot.leaf.dtype, device="cpu")
             self._add_target(targets, slot.leaf, slot.value)
-        self._checkpoint.load(state, verify=self._reading.verify, take_archive=targets.take_archive)
+        self._load(state, take_archive=targets.take_archive)
         targets.finish(set())
         for slot in new:
             _, _, requires_grad, _ = self._info(slot.leaf.key)
             slot.value = self._reading.place(slot.value).requires_grad_(requires_grad)
+
+    def _load(self, state: _engine.StateDict, **options: Any) -> None:
+        self._checkpoint.load(state, verify=self._reading.verify, follow_links=links_followed(None), **options)
 
     def _leaf(self, key: str) -> Leaf:
         if self._catalog.tensor(key) is None:
@@ -101,7 +118,7 @@ class SavedRank:
         leaf = slot.leaf
         state = _engine.StateDict()
         state.add_serialized_tensor((leaf.key,), b"", self._info(leaf.key)[0], leaf.shape, False)
-        self._checkpoint.load(state, verify=self._reading.verify)
+        self._load(state)
         shape_only = torch.empty(leaf.shape, device="meta") if slot.target is None else slot.target
         saved = tensor_in_payload(leaf.key, shape_only, state.payload(0), self._reading.allow_pickle)
         if slot.target is None:
@@ -115,5 +132,5 @@ class SavedRank:
         state = _engine.StateDict()
         for key in keys:
             state.add_serialized_value((key,), b"")
-        self._checkpoint.load(state, verify=self._reading.verify)
+        self._load(state)
         return [state.payload(i) for i in range(len(keys))]

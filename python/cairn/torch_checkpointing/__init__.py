@@ -13,6 +13,8 @@ import cairn.torch_checkpointing.required_package  # noqa: F401 - raises if the 
 
 # isort: split
 
+from typing import TYPE_CHECKING
+
 from torch_checkpointing.barriers import (
     Barrier,
     BarrierConfig,
@@ -57,6 +59,7 @@ from torch_checkpointing.types import STATE_DICT, RankInfo
 from torch_checkpointing.utils import wrap_future
 from torch_checkpointing.version import Version, __version__, get_version
 
+from cairn._torch_names import modules
 from cairn.torch_checkpointing.builder import make_async_checkpoint_saver, make_sync_checkpoint_saver
 from cairn.torch_checkpointing.checkpoint_loader import CheckpointLoader
 from cairn.torch_checkpointing.checkpoint_reader import CheckpointReader
@@ -124,3 +127,6 @@ __all__ = [
     "uninstall",
     "wrap_future",
 ]
+
+if not TYPE_CHECKING:  # for names that a later torch may have in a module of this name
+    __getattr__, __dir__ = modules.names_of(__name__)

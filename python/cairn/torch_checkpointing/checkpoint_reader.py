@@ -22,6 +22,7 @@ from torch_checkpointing.types import STATE_DICT, RankInfo
 
 from cairn._directory import existing_directory, metadata_name, restarting
 from cairn._settings import links_followed, pickle_allowed
+from cairn._state.ignored_keys import warn_of_ignored_by_template
 from cairn._telemetry import engine_use
 from cairn._telemetry.ended_calls import Stopwatch
 from cairn._torch_names.replacements import stands_for_base
@@ -104,7 +105,7 @@ class CheckpointReader(theirs.CheckpointReader, metaclass=abc.ABCMeta):
         rank = self._rank_info.global_rank
         reading = Reading(placement(map_location), map_location, pickle_allowed(self._allow_pickle), "needed")
 
-        def attempt() -> tuple[dict[str, Any], list[str]]:
+        def attempt() -> tuple[dict[str, Any], Filling]:
             filling = Filling(rank)
             saved = _items_in(directory, checkpoint_info, rank, reading)
             for key, item in checkpoint_info.checkpoint_items.items():
@@ -113,12 +114,13 @@ class CheckpointReader(theirs.CheckpointReader, metaclass=abc.ABCMeta):
             if strict and filling.missing:
                 raise _missing_keys(path, filling.missing)
             filling.read_tensors()
-            return filling.settled(), filling.missing
+            return filling.settled(), filling
 
-        loaded, missing = restarting(attempt)
+        loaded, filled = restarting(attempt)
         engine_use.note(_CALL, directory)
-        watch.log(directory, None, rank)
-        return loaded, missing
+        watch.log(directory, filled.size, rank, self._rank_info.global_world_size)
+        warn_of_ignored_by_template(filled.ignored, str(directory))
+        return loaded, filled.missing
 
     def _why_stock(self, info: CheckpointReadInfo, metadata_format: type[DistributedMetadataFormat] | None) -> str:
         if not self.is_native:

@@ -16,6 +16,7 @@ from cairn._async.pending_saves import PendingSave, note_report
 from cairn._calls.arguments import Call
 from cairn._calls.async_save import save_of_saver
 from cairn._calls.save import save_states, wait_for_earlier_saves
+from cairn._directory import existing_directory
 from cairn._state.described import states_of
 from cairn._state.per_rank import PerRank
 from cairn._state.tensors import is_declared_shard, is_sharded, takes_declared_shards
@@ -38,13 +39,13 @@ def why_not_native() -> str:
 
 def begin_save(save: ItemsToSave, *, asynchronous_staging: bool) -> PendingSave:
     """Begins a save by a writer process. All ranks of torch's default process group call this."""
-    call = Call(save.path, None, None, function="torch_checkpointing.async_save", notes=_notes())
+    call = _call(save, "torch_checkpointing.async_save")
     return save_of_saver(lambda: _state(save), call, save.finish, asynchronous_staging=asynchronous_staging)
 
 
 def save_now(save: ItemsToSave) -> None:
     """Saves, and returns when the checkpoint is durable and in place. All ranks call this."""
-    call = Call(save.path, None, None, function="torch_checkpointing.save", notes=_notes())
+    call = _call(save, "torch_checkpointing.save")
     try:
         save_states(lambda: _state(save), call, wait_for_earlier_saves)
     except Error as error:
@@ -58,8 +59,10 @@ def is_global(value: object) -> bool:
     return isinstance(value, DTensor) or is_declared_shard(value) or is_sharded(value)
 
 
-def _notes() -> dict[str, Any]:
-    return {NOTE: {"world_size": this_rank()[1]}}
+def _call(save: ItemsToSave, function: str) -> Call:
+    """Raises Unsupported for the URL of another storage."""
+    place = existing_directory(save.path)
+    return Call(place, None, None, function=function, notes={NOTE: {"world_size": this_rank()[1]}})
 
 
 def _state(save: ItemsToSave) -> dict[str, Any]:

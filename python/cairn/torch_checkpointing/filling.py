@@ -56,11 +56,11 @@ class Filling:
 
     def __init__(self, rank: int) -> None:
         self.missing: list[str] = []
+        self.ignored: dict[str, int] = {}  # places of empty dicts of the caller's, and the number of saved keys below
         self._rank = rank
         self._slots: dict[int, tuple[Source, list[Slot]]] = {}  # by the source's id
         self._casts: list[tuple[Slot, torch.Tensor]] = []  # tensors of another dtype that torch converts
         self._settle: dict[str, Callable[[], Any]] = {}  # by item
-        self._keys_of_items: set[str] = set()
 
     def add(self, item: SavedItem, target: Any) -> None:
         """Runs step 1 for an item. Raises Mismatch, NotFound."""
@@ -84,6 +84,12 @@ class Filling:
         for slot, target in self._casts:
             fill(target, slot.value)
 
+    @property
+    def size(self) -> int:
+        """The bytes of the tensors that this rank has loaded."""
+        slots = [slot for _, slots in self._slots.values() for slot in slots if slot.leaf.dtype is not None]
+        return sum(_local(slot.value).nbytes for slot in slots if isinstance(slot.value, torch.Tensor))
+
     def settled(self) -> dict[str, Any]:
         """Runs step 4. Returns the items."""
         return {name: settle() for name, settle in self._settle.items()}
@@ -91,12 +97,16 @@ class Filling:
     # --- Step 1 ---
 
     def _own(self, node: Node | None, target: Any) -> Node | None:
-        """Returns the part of this rank in a node that has a value for each rank; None if the rank has none."""
-        if not isinstance(node, Branch) or node.is_list or isinstance(target, PerRank) or not node.entries:
+        """Returns the part of this rank in a node that has a value for each rank; None if the rank has none. Without a
+        target, the whole node without the parts of other ranks."""
+        if not isinstance(node, Branch) or isinstance(target, PerRank) or not node.entries:
             return node
-        if not all(isinstance(key, str) and _RANK.fullmatch(key) for key in node.entries):
+        if not node.is_list and all(isinstance(key, str) and _RANK.fullmatch(key) for key in node.entries):
+            return node.entries.get(f"__rank_{self._rank}")
+        if target is not None:
             return node
-        return node.entries.get(f"__rank_{self._rank}")
+        own = {key: part for key, inner in node.entries.items() if (part := self._own(inner, None)) is not None}
+        return Branch(own, node.names, node.is_list, node.has_equal_texts) if own else None
 
     def _select(self, item: SavedItem, target: Any, node: Node, path: tuple[Any, ...]) -> Callable[[], Any]:
         if isinstance(node, Branch):
@@ -120,7 +130,10 @@ class Filling:
     def _entries(self, item: SavedItem, target: Any, branch: Branch, path: tuple[Any, ...]) -> Callable[[], Any]:
         container = {} if target is None else target
         if not isinstance(container, Mapping):
-            raise _mismatch(_place(item.name, path), type(target), dict)
+            hint = "load into its state_dict()" if hasattr(target, "load_state_dict") else ""
+            raise _mismatch(_place(item.name, path), type(target), dict, hint)
+        if target is not None and not target and branch.entries:
+            self.ignored[_place(item.name, path)] = sum(1 for _ in branch.leaves())
         names = [branch.name(key) for key in branch.entries] if target is None else list(target)
         parts = []
         for name in names:

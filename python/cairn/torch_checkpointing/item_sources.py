@@ -27,7 +27,7 @@ class WholeCheckpoint:
 
     def __init__(self, directory: bytes, reading: Reading) -> None:
         with naming_latest(directory):
-            self._saved = SavedRank(directory, None, reading)
+            self._saved = SavedRank(directory, None, reading, to_devices=True)
         self.notes: dict[str, Any] = self._saved.notes
         self.tree: Branch = self._saved.tree()
         number_parameters(self.tree)

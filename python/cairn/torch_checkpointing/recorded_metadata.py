@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from torch_checkpointing.checkpoint_layout import (
-    JsonSerialization,
     LayoutInfo,
     SerializationFormat,
     serialization_format_from_dict,
 )
 from torch_checkpointing.distributed_metadata import ShardingMetadata
 
-from cairn.errors import Corrupt, Error, NotFound, UnsafeContent
+from cairn.errors import Corrupt, Error, NotFound, UnsafeContent, Unsupported
 
 NAME = "metadata.pkl"
 _BYTES_MAX = 1 << 30
@@ -47,12 +46,16 @@ class RecordedMetadata:
         saved = self._shardings.get(item)
         if saved is None or target is None:
             return False
-        if any(self._form(layout) == "SafetensorsSerialization" for layout in self._layouts.get(item, {}).values()):
-            return True
-        for path, sharding in target.items():
-            groups = saved.get(tuple(path))
-            if groups is not None and _text(sharding._pack()) not in {_text(group) for group in groups}:
+        try:
+            layouts = [layout for layout in self._layouts.get(item, {}).values() if layout is not None]
+            if any(layout["serialization_format"]["type"] == "SafetensorsSerialization" for layout in layouts):
                 return True
+            for path, sharding in target.items():
+                groups = saved.get(tuple(path))
+                if groups is not None and _text(sharding._pack()) not in {_text(group) for group in groups}:
+                    return True
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise Corrupt(f"{NAME} has no sharding of item '{item}': {error!r}", key=item, file=NAME) from error
         return False
 
     def layout(self, item: str, rank: int, configured: LayoutInfo | None, allow_pickle: bool) -> LayoutInfo | None:
@@ -64,9 +67,19 @@ class RecordedMetadata:
         recorded = self._layouts.get(item, {}).get(rank)
         if recorded is None:
             return None
+        try:
+            return self._layout(item, recorded, configured, allow_pickle)
+        except (ImportError, AttributeError) as error:
+            raise Unsupported(f"{NAME} names a class that this Python lacks: {error}", key=item, file=NAME) from error
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, Error):
+                raise
+            raise Corrupt(f"{NAME} has no layout of item '{item}': {error!r}", key=item, file=NAME) from error
+
+    def _layout(self, item: str, recorded: Any, configured: LayoutInfo | None, allow_pickle: bool) -> LayoutInfo:
         form: SerializationFormat | None = None
         described = recorded["serialization_format"]
-        named = described.get("cls") if self._form(recorded) == "JsonSerialization" else None
+        named = described.get("cls") if described["type"] == "JsonSerialization" else None
         if named is not None and configured is not None and configured.serialization_format.to_dict() == described:
             form = configured.serialization_format
         elif named is not None and not allow_pickle:
@@ -79,11 +92,7 @@ class RecordedMetadata:
             )
         else:
             form = serialization_format_from_dict(described)
-        return LayoutInfo(recorded["file_path"], form or JsonSerialization())
-
-    @staticmethod
-    def _form(layout: Any) -> Any:
-        return None if layout is None else layout["serialization_format"]["type"]
+        return LayoutInfo(str(recorded["file_path"]), form)
 
     def _take(self, content: Any) -> None:
         shardings: dict[str, dict[tuple[Any, ...], list[Any]]] = {}

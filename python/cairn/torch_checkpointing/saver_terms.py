@@ -46,7 +46,7 @@ def _methods_of(*kinds: type) -> frozenset[str]:
 _STAGING_HOOKS = _methods_of(DefaultStager)
 _PROCESS_HOOKS = _methods_of(CheckpointProcess)
 _WRITING_HOOKS = _methods_of(CheckpointWriter)
-_METADATA_HOOKS = _methods_of(DefaultMetadataManager)
+_METADATA_HOOKS = _methods_of(DefaultMetadataManager) - {"_all_gather_pickled_data"}  # how its messages travel
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import functools
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from torch_checkpointing import checkpoint_saver as theirs
 from torch_checkpointing.checkpoint_base import CheckpointBase
@@ -14,7 +14,7 @@ from torch_checkpointing.staging import CheckpointStager
 from cairn._async.pending_saves import PendingSave, await_end
 from cairn._telemetry import engine_use
 from cairn._torch_names.replacements import stands_for_base
-from cairn.errors import Unavailable
+from cairn.errors import Unavailable, Unsupported
 from cairn.torch_checkpointing import dcp_files, item_files
 from cairn.torch_checkpointing.file_choice import Files, chosen
 from cairn.torch_checkpointing.saver_terms import (
@@ -105,13 +105,16 @@ class AsyncCheckpointSaver(theirs.AsyncCheckpointSaver):
             futures: tuple[Future[Any], Future[Any]] = super().save(path, checkpoint, validate_state_dict)
             engine_use.note("torch_checkpointing.async_save", path, self._why_stock, engine=False, expected=False)
             return futures
-        self._wait_for_previous(path)
+        is_free = self._staging_lock.write.acquire(True, self._wait_seconds)
+        before = self._raise_error_of_previous if is_free else functools.partial(self._raise_time_out, path)
         try:
-            save = ItemsToSave(str(path), checkpoint.get_items(), self._terms, self._raise_error_of_previous)
+            save = ItemsToSave(str(path), checkpoint.get_items(), self._terms, before)
             asynchronous = self._terms.staging is None or self._terms.staging.use_async_staging
             pending = _WRITERS[self._files].begin_save(save, asynchronous_staging=asynchronous)
         except BaseException:
-            self._staging_lock.write.release()
+            if is_free:
+                self._previous = self._write_future = None  # its error, if any, has been raised
+                self._staging_lock.write.release()
             raise
         written = WriteFuture(pending)
         self._previous = pending
@@ -123,7 +126,7 @@ class AsyncCheckpointSaver(theirs.AsyncCheckpointSaver):
         """As in torch_checkpointing. The engine keeps no copy of a state apart from a save: raises Unsupported where
         the engine saves."""
         if not self._why_stock:
-            refuse_with_ours("stage(), which copies a state without a save: call prewarm_staging() to prepare memory")
+            raise Unsupported("the engine copies no state apart from a save: prewarm_staging() prepares its memory")
         return super().stage(checkpoint)
 
     def close(self) -> None:
@@ -133,13 +136,11 @@ class AsyncCheckpointSaver(theirs.AsyncCheckpointSaver):
         self._is_closed = True
         super().close()
 
-    def _wait_for_previous(self, path: str) -> None:
-        """Takes the lock for writing."""
-        if not self._staging_lock.write.acquire(True, self._wait_seconds):
-            raise WaitTimeout(
-                f"the save into '{path}' has waited {self._wait_seconds:g} s for the previous save, or for a block "
-                f"under lock(): save less often, or give the saver a longer wait_timeout_secs"
-            )
+    def _raise_time_out(self, path: str) -> NoReturn:
+        raise WaitTimeout(
+            f"the save into '{path}' has waited {self._wait_seconds:g} s for the previous save, or for a block under "
+            f"lock(): save less often, or give the saver a longer wait_timeout_secs"
+        )
 
     def _raise_error_of_previous(self) -> None:
         previous, self._previous, self._write_future = self._previous, None, None
