@@ -142,6 +142,16 @@ def test_layouts_are_those_of_the_package(tmp_path: Path) -> None:
     with_manager.close()
 
 
+def test_a_file_in_a_folder_is_left_to_the_package(tmp_path: Path, fresh_report: None) -> None:
+    items = {"raw": ours.ItemSpec(layout=LayoutInfo("rank_{rank}/raw.bin", RawSerialization()))}
+    with_manager = managers.manager("theirs", items=items, asynchronous=False)
+    managers.save(with_manager, tmp_path / "c", {"raw": b"x"})
+    with_manager.close()
+    assert (tmp_path / "c/rank_0/raw.bin").read_bytes() == b"x"
+    (count,) = cairn.report().calls
+    assert not count.engine and "the layout of item 'raw': its file is in a folder" in count.how
+
+
 def test_metadata_follows_a_changed_state(tmp_path: Path) -> None:
     """torch_checkpointing keeps the metadata of the first save."""
     with_manager = managers.manager("theirs")

@@ -54,8 +54,9 @@ def make_sync_checkpoint_saver(
         finalize_callback=finalize_callback,
     )
     terms = SaverTerms(args, checkpoint_metadata_manager, foreign=_why_items(items, kind))
-    writer: Any = CheckpointWriter(args=args) if why_stock_saves(terms, kind) else EngineWriter(terms)
-    return SyncCheckpointSaver(writer, checkpoint_metadata_manager, files=kind)
+    reason = why_stock_saves(terms, kind)
+    writer: Any = CheckpointWriter(args=args) if reason else EngineWriter(terms)
+    return SyncCheckpointSaver(writer, checkpoint_metadata_manager, files=kind, why_stock=reason)
 
 
 def make_async_checkpoint_saver(  # noqa: PLR0913 - the signature is torch_checkpointing's
@@ -89,7 +90,8 @@ def make_async_checkpoint_saver(  # noqa: PLR0913 - the signature is torch_check
     terms = SaverTerms(
         args, checkpoint_metadata_manager, config.staging_config, subprocess_init_fn, _why_items(items, kind)
     )
-    if why_stock_saves(terms, kind):
+    reason = why_stock_saves(terms, kind)
+    if reason:
         stager: Any = DefaultStager(config=config.staging_config)
         process: Any = CheckpointProcess(
             args.rank_info,
@@ -101,7 +103,7 @@ def make_async_checkpoint_saver(  # noqa: PLR0913 - the signature is torch_check
     else:
         stager, process = EngineStager(), EngineProcess(terms)
     seconds = DEFAULT_WAIT_TIMEOUT_SECS if config.wait_timeout_secs is None else config.wait_timeout_secs
-    return AsyncCheckpointSaver(stager, process, checkpoint_metadata_manager, seconds, files=kind)
+    return AsyncCheckpointSaver(stager, process, checkpoint_metadata_manager, seconds, files=kind, why_stock=reason)
 
 
 def _why_items(items: Mapping[str, ItemSpec] | None, files: Files) -> str:

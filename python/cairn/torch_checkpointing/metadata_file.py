@@ -5,10 +5,14 @@ torch_checkpointing's manager gathers by CUDA tensors alone, and keeps the first
 """
 
 import ast
+import contextlib
 import functools
 import json
+import logging
 import pickle
+import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from torch_checkpointing.checkpoint_base import CheckpointInfo
@@ -48,10 +52,32 @@ class _Known(NamedTuple):
 _known: "weakref.WeakKeyDictionary[MetadataManager, _Known]" = weakref.WeakKeyDictionary()
 
 
+@contextlib.contextmanager
+def _without_repeated_warnings(manager: MetadataManager) -> Iterator[None]:
+    """torch_checkpointing looks at the shardings of a manager once, and warns of plain tensors; Cairn looks in every
+    save."""
+    if manager not in _known:
+        yield
+        return
+    thread = threading.get_ident()
+    log = logging.getLogger("torch_checkpointing.default_resharder")
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    log.addFilter(is_of_others)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_of_others)
+
+
 def message_of(manager: MetadataManager, info: CheckpointInfo, rank: int) -> str:
     """Returns this rank's part. Of tensors whose metadata is equal on several ranks, the lowest of them sends it."""
     items: dict[str, Any] = {}
-    for key, found in manager.extract_object_metadata(info).items():
+    with _without_repeated_warnings(manager):
+        local = manager.extract_object_metadata(info)
+    for key, found in local.items():
         sent = {}
         for path, sharding in found.items():
             equal = sharding.equivalent_ranks

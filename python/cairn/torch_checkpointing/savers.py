@@ -67,6 +67,7 @@ class AsyncCheckpointSaver(theirs.AsyncCheckpointSaver):
     this process, writes while the lock is held for reading. ``files`` is "theirs" or "ours", None as
     :func:`install` says. A part of the caller's own class, and files that the engine does not write, leave the saves to
     torch_checkpointing's own code: ``cairn.report()`` has the reason. With files="ours" such a part raises Unsupported.
+    `why_stock`: a reason that the parts do not show.
     """
 
     def __init__(
@@ -77,11 +78,12 @@ class AsyncCheckpointSaver(theirs.AsyncCheckpointSaver):
         lock_acquire_timeout: float = _DEFAULT_WAIT_SECONDS,
         *,
         files: Files | None = None,
+        why_stock: str = "",
     ) -> None:
         super().__init__(checkpoint_stager, checkpoint_process, metadata_manager, lock_acquire_timeout)
         self._files = chosen(files)
         self._terms = terms_of_process(checkpoint_stager, checkpoint_process, metadata_manager)
-        self._why_stock = why_stock_saves(self._terms, self._files)
+        self._why_stock = why_stock or why_stock_saves(self._terms, self._files)
         self._wait_seconds = lock_acquire_timeout
         self._previous: PendingSave | None = None
         self._is_closed = False
@@ -168,11 +170,12 @@ class SyncCheckpointSaver(theirs.SyncCheckpointSaver):
         metadata_manager: MetadataManager | None = None,
         *,
         files: Files | None = None,
+        why_stock: str = "",
     ) -> None:
         super().__init__(writer, metadata_manager)
         self._files = chosen(files)
         self._terms = terms_of_writer(writer, metadata_manager)
-        self._why_stock = why_stock_saves(self._terms, self._files)
+        self._why_stock = why_stock or why_stock_saves(self._terms, self._files)
 
     def save(self, path: str, checkpoint: CheckpointBase) -> tuple[Future[Any], Future[Any]] | None:
         """Saves the items of `checkpoint` in directory `path`. Returns None."""
