@@ -48,7 +48,7 @@ std::unique_ptr<WriterProcess> make_process(const nb::bytes& executable, double 
 }
 
 // The files of AsyncSaveOptions: a list of (name, whether of torch.save, bytes, number of tensors), or None.
-std::optional<std::vector<SavedFile>> files_of(nb::handle files) {
+std::optional<std::vector<SavedFile>> saved_files_of(nb::handle files) {
   if (files.is_none()) return std::nullopt;
   std::vector<SavedFile> result;
   for (const nb::handle item : nb::borrow<nb::list>(files)) {
@@ -68,7 +68,7 @@ std::unique_ptr<PythonAsyncSave> start_save(AsyncCheckpointer& self, const nb::b
   options.save = save_options_of(keywords);
   options.asynchronous_staging = nb::cast<bool>(terms[0]);
   options.torn_snapshot_alarm = nb::cast<bool>(terms[1]);
-  options.files = files_of(terms[3]);
+  options.files = saved_files_of(terms[3]);
   // Made before the save begins: a signal handler may raise an exception out of the call after the copy has begun.
   nb::object kept = options.asynchronous_staging ? nb::object(nb::borrow(terms[2])) : nb::object();
   auto save = std::make_unique<PythonAsyncSave>(std::move(kept), options.save.deadlines.progress);
