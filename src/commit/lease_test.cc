@@ -10,6 +10,7 @@
 #include "commit/leftovers.h"
 #include "commit/save_transaction.h"
 #include "storage/posix/posix_storage.h"
+#include "storage/testing/model_storage.h"
 #include "storage/testing/scratch_directory.h"
 #include "storage/testing/view_storage.h"
 
@@ -89,6 +90,19 @@ TEST_P(Leases, LivingSavesOutliveAPrune) {
   ASSERT_TRUE(removed) << removed.error().what();
   ASSERT_TRUE(directory.storage().list(living));
   EXPECT_EQ(directory.storage().list(living)->size(), 1u);
+}
+
+TEST(Lease, IgnoresUnknownLines) {
+  storage::ModelStorage disk;
+  const std::string text = "cairn-lease 1\nsave " + to_hex(SaveId{1, 2}) + "\nhost elsewhere\npid 7\nstart 1\n" +
+                           encode_progress_line({SavePhase::kWriting, 5, 7, {}}) + "a new line\nwith a later name\n";
+  ASSERT_TRUE(disk.create_whole("lease", text, Durability::kBuffered));
+  const auto holder = read_lease(disk, "lease");
+  ASSERT_TRUE(holder && *holder);
+  EXPECT_EQ((*holder)->identity.save_id, (SaveId{1, 2}));
+  EXPECT_EQ((*holder)->process.host, "elsewhere");
+  ASSERT_TRUE((*holder)->progress);
+  EXPECT_EQ((*holder)->progress->bytes_written, 5u);
 }
 
 INSTANTIATE_TEST_SUITE_P(ByMinutesAhead, Leases, testing::Values(0, 10, -10),
