@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <semaphore>
 
 #include "commit/dead_saves.h"
 #include "commit/leftovers.h"
@@ -103,6 +104,27 @@ TEST(Lease, IgnoresUnknownLines) {
   EXPECT_EQ((*holder)->process.host, "elsewhere");
   ASSERT_TRUE((*holder)->progress);
   EXPECT_EQ((*holder)->progress->bytes_written, 5u);
+}
+
+class CountedBeats final : public storage::ViewStorage {
+ public:
+  CountedBeats(storage::Storage& storage, std::counting_semaphore<>& beats) : ViewStorage(storage), beats_(beats) {}
+  Result<void> touch(std::string_view name) override {
+    beats_.release();
+    return ViewStorage::touch(name);
+  }
+
+ private:
+  std::counting_semaphore<>& beats_;
+};
+
+TEST(Lease, BeatsMoreThanOnce) {
+  storage::ModelStorage disk;
+  std::counting_semaphore<> beats(0);
+  CountedBeats counted(disk, beats);
+  const auto lease = Lease::take_file(counted, {{1, 2}, {1, 1}, 1}, "lease");
+  ASSERT_TRUE(lease);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(beats.try_acquire_for(std::chrono::minutes(5)));
 }
 
 INSTANTIATE_TEST_SUITE_P(ByMinutesAhead, Leases, testing::Values(0, 10, -10),
