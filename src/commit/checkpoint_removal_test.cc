@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "commit/testing/one_save.h"
+#include "core/work_count.h"
 #include "storage/testing/model_storage.h"
 #include "storage/testing/view_storage.h"
 
@@ -60,6 +61,15 @@ TEST(CheckpointRemoval, SyncsBeforeEachNextStep) {
   EXPECT_EQ(noted.changes(), (std::vector<std::string>{".metadata to .cairn-removed", "synced ", "without __0_0.distcp",
                                                        "without .cairn-removed", "synced "}));
   EXPECT_TRUE(names_in(disk).empty());
+}
+
+TEST(CheckpointRemoval, CountsAllOfItsFiles) {
+  ModelStorage disk;
+  commit_one(disk, save_number(1));
+  WorkCount count;
+  ASSERT_TRUE(remove_checkpoint(disk, read_metadata_in_place(disk).value(), Removal::kDo, nullptr, &count));
+  EXPECT_EQ(count.total, 2u);
+  EXPECT_EQ(count.done, 2u);
 }
 
 // The process that renamed the metadata may have died before its sync.
