@@ -219,9 +219,8 @@ TEST(ModelCommit, ConcurrentShardsAreSuperseded) {
   }
 }
 
-// A power cut has taken the sealed index of a save that was killed right after its rename.
-TEST(ModelCommit, LostIndexOfASingleFileIsMade) {
-  ModelStorage disk;
+// Ends a save that was killed right after the rename of its single file, and whose sealed index a power cut has taken.
+void end_save_without_index(ModelStorage& disk) {
   const SaveIdentity killed = model_save(1);
   ASSERT_TRUE(disk.make_folder(folder_of_save(killed)));
   leave_dead_lease(disk, folder_of_save(killed));
@@ -229,9 +228,23 @@ TEST(ModelCommit, LostIndexOfASingleFileIsMade) {
   std::vector<std::string> warnings;
   ASSERT_TRUE(end_dead_model_save(disk, killed.save_id, StorageClock::of_this_host(), warnings));
   EXPECT_TRUE(warnings.empty()) << testing::PrintToString(warnings);
+}
+
+TEST(ModelCommit, LostIndexOfASingleFileIsMade) {
+  ModelStorage disk;
+  end_save_without_index(disk);
   const std::string index = storage::read_small(disk, kIndex, 1000).value();
   EXPECT_NE(index.find("\"total_size\": 12"), std::string::npos) << index;
   EXPECT_EQ(model_of_cairn(disk), 1u);
+  EXPECT_EQ(names_in(disk), (std::vector<std::string>{"model.safetensors", std::string(kIndex)}));
+}
+
+TEST(ModelCommit, ForeignIndexDuringASaveStays) {
+  ModelStorage disk;
+  const std::string index = R"({"weight_map": {"theirs": "model.safetensors"}})";
+  put(disk, std::string(kIndex), index);
+  end_save_without_index(disk);
+  EXPECT_EQ(storage::read_small(disk, kIndex, 1000).value(), index);
   EXPECT_EQ(names_in(disk), (std::vector<std::string>{"model.safetensors", std::string(kIndex)}));
 }
 
