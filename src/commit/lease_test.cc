@@ -6,6 +6,8 @@
 #include <chrono>
 #include <filesystem>
 #include <semaphore>
+#include <string>
+#include <string_view>
 
 #include "commit/dead_saves.h"
 #include "commit/leftovers.h"
@@ -104,6 +106,15 @@ TEST(Lease, IgnoresUnknownLines) {
   EXPECT_EQ((*holder)->process.host, "elsewhere");
   ASSERT_TRUE((*holder)->progress);
   EXPECT_EQ((*holder)->progress->bytes_written, 5u);
+}
+
+TEST(Lease, HasNoHolderIfANumberIsBad) {
+  const std::string text = "cairn-lease 1\nnumber 1\nsince 5\npid 7\nstart 1\n";
+  for (const char* bad : {"", "number x\n", "since x\n", "pid x\n", "start x\n"}) {
+    storage::ModelStorage disk;
+    ASSERT_TRUE(disk.create_whole("lease", text + bad, Durability::kBuffered));
+    EXPECT_EQ(read_lease(disk, "lease").value().has_value(), std::string_view(bad).empty()) << bad;
+  }
 }
 
 class CountedBeats final : public storage::ViewStorage {
