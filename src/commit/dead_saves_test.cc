@@ -33,8 +33,12 @@ class FailingCalls final : public storage::ViewStorage {
     if (name == stale) return Error::from_errno(ESTALE, "opening");
     return ViewStorage::open(name, follow_links);
   }
+  Result<void> sync(std::string_view folder) override {
+    return fails_to_sync ? Error::from_errno(EIO, "syncing") : ViewStorage::sync(folder);
+  }
 
   std::string unremovable, stale;
+  bool fails_to_sync = false;
 };
 
 // A directory with a dead save that has sealed its metadata and written a data file.
@@ -68,6 +72,13 @@ TEST_F(DeadSaves, KeepDataOfSealedMetadata) {
   failing_.unremovable.clear();
   ASSERT_TRUE(remove_dead_saves(failing_, Removal::kDo));
   EXPECT_FALSE(has(data_file_) || has(folder_));
+}
+
+// A power cut could bring back the checkpoint that a commit has replaced.
+TEST_F(DeadSaves, KeepAllFilesWithoutASync) {
+  failing_.fails_to_sync = true;
+  EXPECT_FALSE(remove_dead_saves(failing_, Removal::kDo));
+  EXPECT_TRUE(has(data_file_) && has(sealed_) && has(lease_));
 }
 
 TEST_F(DeadSaves, AreNotJudgedByALostLease) {

@@ -5,11 +5,15 @@
 
 #include <chrono>
 #include <filesystem>
+#include <semaphore>
+#include <string>
+#include <string_view>
 
 #include "commit/dead_saves.h"
 #include "commit/leftovers.h"
 #include "commit/save_transaction.h"
 #include "storage/posix/posix_storage.h"
+#include "storage/testing/model_storage.h"
 #include "storage/testing/scratch_directory.h"
 #include "storage/testing/view_storage.h"
 
@@ -89,6 +93,49 @@ TEST_P(Leases, LivingSavesOutliveAPrune) {
   ASSERT_TRUE(removed) << removed.error().what();
   ASSERT_TRUE(directory.storage().list(living));
   EXPECT_EQ(directory.storage().list(living)->size(), 1u);
+}
+
+TEST(Lease, IgnoresUnknownLines) {
+  storage::ModelStorage disk;
+  const std::string text = "cairn-lease 1\nsave " + to_hex(SaveId{1, 2}) + "\nhost elsewhere\npid 7\nstart 1\n" +
+                           encode_progress_line({SavePhase::kWriting, 5, 7, {}}) + "a new line\nwith a later name\n";
+  ASSERT_TRUE(disk.create_whole("lease", text, Durability::kBuffered));
+  const auto holder = read_lease(disk, "lease");
+  ASSERT_TRUE(holder && *holder);
+  EXPECT_EQ((*holder)->identity.save_id, (SaveId{1, 2}));
+  EXPECT_EQ((*holder)->process.host, "elsewhere");
+  ASSERT_TRUE((*holder)->progress);
+  EXPECT_EQ((*holder)->progress->bytes_written, 5u);
+}
+
+TEST(Lease, HasNoHolderIfANumberIsBad) {
+  const std::string text = "cairn-lease 1\nnumber 1\nsince 5\npid 7\nstart 1\n";
+  for (const char* bad : {"", "number x\n", "since x\n", "pid x\n", "start x\n"}) {
+    storage::ModelStorage disk;
+    ASSERT_TRUE(disk.create_whole("lease", text + bad, Durability::kBuffered));
+    EXPECT_EQ(read_lease(disk, "lease").value().has_value(), std::string_view(bad).empty()) << bad;
+  }
+}
+
+class CountedBeats final : public storage::ViewStorage {
+ public:
+  CountedBeats(storage::Storage& storage, std::counting_semaphore<>& beats) : ViewStorage(storage), beats_(beats) {}
+  Result<void> touch(std::string_view name) override {
+    beats_.release();
+    return ViewStorage::touch(name);
+  }
+
+ private:
+  std::counting_semaphore<>& beats_;
+};
+
+TEST(Lease, BeatsMoreThanOnce) {
+  storage::ModelStorage disk;
+  std::counting_semaphore<> beats(0);
+  CountedBeats counted(disk, beats);
+  const auto lease = Lease::take_file(counted, {{1, 2}, {1, 1}, 1}, "lease");
+  ASSERT_TRUE(lease);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(beats.try_acquire_for(std::chrono::minutes(5)));
 }
 
 INSTANTIATE_TEST_SUITE_P(ByMinutesAhead, Leases, testing::Values(0, 10, -10),

@@ -68,7 +68,9 @@ TEST(Commit, IsRefusedBesideAModel) {
   const auto claimed = claim_checkpoint(disk, save_number(1), {.beside_a_model = false});
   ASSERT_FALSE(claimed);
   EXPECT_EQ(claimed.error().file(), "model.safetensors");
-  EXPECT_NE(std::string(claimed.error().what()).find("holds a safetensors model"), std::string::npos);
+  const std::string text = claimed.error().what();
+  EXPECT_NE(text.find("holds a safetensors model"), std::string::npos) << text;
+  EXPECT_NE(text.find("choose a new directory"), std::string::npos) << text;
 }
 
 TEST(Commit, TheLoserNamesBothSaves) {
@@ -388,6 +390,17 @@ TEST(MetadataInPlace, IsReadInPiecesIfRecordless) {
   EXPECT_EQ(read->checksum, crc32(std::vector<std::byte>(kSize)));
   EXPECT_GE(view.bytes_read(), kSize);
   EXPECT_LE(view.longest_read(), kLargePiece);
+}
+
+TEST(MetadataInPlace, IsNotReadIfFarTooLarge) {
+  ModelStorage disk;
+  constexpr std::uint64_t kSize = (std::uint64_t{1} << 34) + 1;
+  const LargeFile view(disk, std::string(kMetadataName), kSize);
+  const auto read = read_metadata_in_place(view);
+  ASSERT_TRUE(read) << read.error().what();
+  EXPECT_TRUE(read->present);
+  EXPECT_EQ(read->size, kSize);
+  EXPECT_EQ(view.bytes_read(), 0u);
 }
 
 // The large metadata is either in place and replaced by the save, or the metadata of a second rank saving alone.

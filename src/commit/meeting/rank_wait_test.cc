@@ -7,7 +7,9 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "commit/meeting/decision_watch.h"
@@ -18,6 +20,7 @@
 #include "format/manifest/trailer.h"
 #include "storage/testing/counting_storage.h"
 #include "storage/testing/model_storage.h"
+#include "storage/testing/view_storage.h"
 
 namespace cairn::commit {
 namespace {
@@ -166,6 +169,35 @@ TEST_F(WaitOfRanks, GivesEachFileItsOwnTime) {
   const auto met = rendezvous.wait_for_files({{}, {first, second}}, 0, after_a_look);
   ASSERT_TRUE(met) << met.error().what();
   EXPECT_EQ((*met)[1].size(), 2u);
+}
+
+// Rank 2 enters at the first look at the lease of rank 1. At the next look at a lease, its rank has left.
+class LateRankTwo final : public storage::ViewStorage {
+ public:
+  explicit LateRankTwo(ModelStorage& disk) : ViewStorage(disk), disk_(disk) {}
+  Result<double> touched_at(std::string_view name) const override {
+    const bool is_of_two = name.ends_with("/lease-2");
+    if (name.ends_with("/lease-1") && !std::exchange(has_entered_, true)) {
+      EXPECT_TRUE(Lease::take_as_rank(disk_, save_number(4), 2));  // the file stays
+    } else if (is_of_two || name.ends_with("/lease-1")) {
+      EXPECT_TRUE(disk_.remove(name));
+      has_left_ = has_left_ || is_of_two;
+    }
+    return ViewStorage::touched_at(name);
+  }
+  bool has_left() const { return has_left_; }
+
+ private:
+  ModelStorage& disk_;
+  mutable bool has_entered_ = false;
+  mutable bool has_left_ = false;
+};
+
+TEST_F(WaitOfRanks, IncludesALateRanksLease) {
+  ASSERT_TRUE(Lease::take_as_rank(disk_, save_number(4), 1));  // the file stays
+  const LateRankTwo late(disk_);
+  RankRendezvous(late, marks_, claim_->ticket().identity.save_id, SaveDeadlines()).wait_until_heard({});
+  EXPECT_TRUE(late.has_left());
 }
 
 TEST_F(WaitOfRanks, EndsAtATrailerThatIsDamaged) {

@@ -178,6 +178,21 @@ TEST_F(MeetingCoordinator, StopsWritingWhenARankHasFailed) {
   EXPECT_FALSE(is_writing_on) << "the failure is the interruption";
 }
 
+TEST_F(MeetingCoordinator, FreesItsSpaceForTheDecision) {
+  claim(2);
+  ASSERT_TRUE(disk_.create_whole(bytes_->name(), "bytes of another program", Durability::kBuffered));
+  bool has_looked = false;
+  options_.write.interrupted = [&] {
+    if (!has_made(SaveMarks::kFailed)) return false;
+    has_looked = true;
+    EXPECT_FALSE(disk_.open(member_.marks.path_of(bytes_->name()), false));
+    return true;
+  };
+  const std::jthread rank = entered_rank();
+  ASSERT_FALSE(lead());
+  EXPECT_TRUE(has_looked);
+}
+
 TEST_F(MeetingCoordinator, StopsWaitingOnInterrupt) {
   claim(2);
   options_.write.interrupted = [this] { return member_.progress.phase == SavePhase::kWaiting; };

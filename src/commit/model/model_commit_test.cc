@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "commit/model/model_in_place.h"
+#include "commit/model/model_leftovers.h"
 #include "commit/testing/dead_lease.h"
 #include "commit/testing/faulty_model_storage.h"
 #include "commit/testing/one_model.h"
@@ -216,6 +217,35 @@ TEST(ModelCommit, ConcurrentShardsAreSuperseded) {
     }
     EXPECT_EQ(model_of_cairn(disk), 2u);
   }
+}
+
+// Ends a save that was killed right after the rename of its single file, and whose sealed index a power cut has taken.
+void end_save_without_index(ModelStorage& disk) {
+  const SaveIdentity killed = model_save(1);
+  ASSERT_TRUE(disk.make_folder(folder_of_save(killed)));
+  leave_dead_lease(disk, folder_of_save(killed));
+  put(disk, "model.safetensors", file_of(killed, {Kind::kAlone, 1}, "key", 3));
+  std::vector<std::string> warnings;
+  ASSERT_TRUE(end_dead_model_save(disk, killed.save_id, StorageClock::of_this_host(), warnings));
+  EXPECT_TRUE(warnings.empty()) << testing::PrintToString(warnings);
+}
+
+TEST(ModelCommit, LostIndexOfASingleFileIsMade) {
+  ModelStorage disk;
+  end_save_without_index(disk);
+  const std::string index = storage::read_small(disk, kIndex, 1000).value();
+  EXPECT_NE(index.find("\"total_size\": 12"), std::string::npos) << index;
+  EXPECT_EQ(model_of_cairn(disk), 1u);
+  EXPECT_EQ(names_in(disk), (std::vector<std::string>{"model.safetensors", std::string(kIndex)}));
+}
+
+TEST(ModelCommit, ForeignIndexDuringASaveStays) {
+  ModelStorage disk;
+  const std::string index = R"({"weight_map": {"theirs": "model.safetensors"}})";
+  put(disk, std::string(kIndex), index);
+  end_save_without_index(disk);
+  EXPECT_EQ(storage::read_small(disk, kIndex, 1000).value(), index);
+  EXPECT_EQ(names_in(disk), (std::vector<std::string>{"model.safetensors", std::string(kIndex)}));
 }
 
 TEST(ModelCommit, ForeignModelDuringASaveStays) {

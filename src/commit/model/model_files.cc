@@ -4,7 +4,6 @@
 
 #include "format/safetensors/checksums.h"
 #include "format/safetensors/header.h"
-#include "format/safetensors/sharding_info.h"
 
 namespace cairn::commit {
 namespace {
@@ -64,7 +63,6 @@ Result<ModelFileOrigin> origin_of_model_file(const storage::Storage& storage, co
   CAIRN_TRY_ASSIGN(const safetensors::Header header, safetensors::read_header(*file));
   ModelFileOrigin origin;
   for (const auto& [key, value] : header.metadata) {
-    if (key == safetensors::kShardingInfoName) origin.has_shards = true;
     if (!header.checksums) continue;  // another program may have copied the metadata
     if (key == safetensors::kSaveIdName) origin.save_id = save_id_of_hex(value);
     if (key == safetensors::kFileSetName) origin.set = safetensors::read_file_set(value);

@@ -41,14 +41,12 @@ bool names_a_save(std::string_view name);
 // The place of a save in the order of all saves.
 safetensors::SaveOrder order_of_save(const SaveIdentity& identity);
 
-// What a file's header says of the save that wrote the file. The first three are nullopt for a file of another program:
-// for a header without checksums of its own (format/safetensors/checksums.h), into which the metadata may have been
-// copied.
+// What a file's header says of the save that wrote the file. All are nullopt for a file of another program: for a
+// header without checksums of its own (format/safetensors/checksums.h), into which the metadata may have been copied.
 struct ModelFileOrigin {
   std::optional<SaveId> save_id;
   std::optional<safetensors::FileSet> set;
   std::optional<safetensors::SaveOrder> order;
-  bool has_shards = false;  // the header has torch's "DCP_SHARDING_INFO"
 };
 // kNotFound, or kCorrupt for a file that is no safetensors file.
 Result<ModelFileOrigin> origin_of_model_file(const storage::Storage& storage, const std::string& name);

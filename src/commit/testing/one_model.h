@@ -21,6 +21,7 @@
 #include "commit/rank_files.h"
 #include "commit/testing/dead_lease.h"
 #include "commit/testing/one_save.h"
+#include "core/checksum.h"
 #include "format/safetensors/checksums.h"
 #include "format/safetensors/header.h"
 #include "format/safetensors/save_order.h"
@@ -40,10 +41,12 @@ inline SaveIdentity model_save(std::uint64_t number, SaveId job = kJob) {
   return identity;
 }
 
-// A file with the empty tensor `key`.
-inline std::string file_of(const SaveIdentity& save, const FileSet& set, const std::string& key) {
+// A file with the tensor `key` of `elements` zeros: few.
+inline std::string file_of(const SaveIdentity& save, const FileSet& set, const std::string& key,
+                           std::uint32_t elements = 0) {
+  const std::vector<std::byte> zeros(elements * sizeof(float));
   safetensors::Header header;
-  header.tensors.push_back({key, DType::kFloat32, Extents{0}, 0, 0});
+  header.tensors.push_back({key, DType::kFloat32, Extents{elements}, 0, zeros.size()});
   header.metadata = {{std::string(safetensors::kChecksumsName),
                       safetensors::blank_checksums(safetensors::coverage_of(header.tensors))},
                      {std::string(safetensors::kSaveIdName), to_hex(save.save_id)},
@@ -52,8 +55,9 @@ inline std::string file_of(const SaveIdentity& save, const FileSet& set, const s
   std::string text =
       safetensors::render_header(header, {safetensors::kChecksummedDataAlignment, safetensors::kChecksummedSpacesMin})
           .value();
-  safetensors::write_checksums(std::as_writable_bytes(std::span(text)), {});
-  return text;
+  const std::vector<std::uint32_t> checksums(zeros.empty() ? 0 : 1, crc32(zeros));
+  safetensors::write_checksums(std::as_writable_bytes(std::span(text)), checksums);
+  return text + std::string(zeros.size(), '\0');
 }
 
 // A file of another program.
