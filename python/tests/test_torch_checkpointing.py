@@ -1,6 +1,7 @@
 """cairn.torch_checkpointing in one process: saves, their futures, the lock, callbacks, and the hooks of the caller."""
 
 import copy
+import queue
 import threading
 import time
 from pathlib import Path
@@ -141,9 +142,10 @@ def test_the_lock_is_held_until_the_files_are_written(checkpoint: Path) -> None:
     assert not lock.write.acquire(blocking=False)
     with with_manager.lock():  # an update may run beside the write
         pass
+    at_the_end: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    future.add_done_callback(lambda _: at_the_end.put(lock.locked_mode()))
     go_on.set()
-    future.result()
-    assert lock.locked_mode() is None
+    assert at_the_end.get(timeout=240) is None
     with_manager.close()
 
 

@@ -21,6 +21,8 @@ from torch_checkpointing.checkpoint_layout import (
 from torch_checkpointing_files import layout, write_metadata
 
 import cairn
+from cairn._process import part
+from cairn._settings import Installation
 from cairn.checkpointer import Mismatch, MissingKeys
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
@@ -118,6 +120,13 @@ def test_floats_are_converted_and_other_casts_refused(saved: Path) -> None:
     assert torch.equal(wide, torch.ones(2))
     with pytest.raises(Mismatch, match=r"state::half.*allow_cast"):
         load(saved, {"state": {"half": torch.zeros(2, dtype=torch.int32)}})
+
+
+def test_other_casts_are_made_with_consent(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part(Installation), "allow_cast", True)
+    whole = torch.zeros(2, dtype=torch.int32)
+    assert load(saved, {"state": {"half": whole}})["state"]["half"] is whole
+    assert torch.equal(whole, torch.ones(2, dtype=torch.int32))
 
 
 def test_map_location_places_new_tensors(saved: Path) -> None:
