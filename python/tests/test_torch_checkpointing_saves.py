@@ -85,12 +85,13 @@ def test_objects_of_any_class_are_stored(tmp_path: Path) -> None:
         "device": torch.device("cpu"),
         "size": torch.Size([1, 2]),
         "storage": torch.arange(4.0).untyped_storage(),
+        "bits": shared.view(torch.int32),  # the same memory under another dtype
     }
     with_manager = managers.manager("theirs")
     managers.save(with_manager, tmp_path / "c", {"all": value})
     with_manager.close()
     loaded = torch.load(tmp_path / "c/all_0.pt", weights_only=False, mmap=True)
-    for key in ("parameter", "half", "empty", "conjugate"):
+    for key in ("parameter", "half", "empty", "conjugate", "bits"):
         assert torch.equal(loaded[key], value[key]), key
     assert isinstance(loaded["parameter"], torch.nn.Parameter)
     first, second = loaded["views"]
@@ -111,6 +112,16 @@ def test_a_state_may_change_after_the_staging(tmp_path: Path) -> None:
     saver.close()
     assert torch.load(tmp_path / "c/tensor_0.pt").unique().tolist() == [1]
     assert torch.load(tmp_path / "c/listed_0.pt") == [1]
+
+
+def test_a_freed_storage_is_refused(tmp_path: Path) -> None:
+    tensor = torch.ones(4)
+    tensor.untyped_storage().resize_(0)
+    with_manager = managers.manager("theirs")
+    with pytest.raises(cairn.InvalidArgument, match=r"model_0\.pt"):
+        managers.save(with_manager, tmp_path / "c", {"model": {"layers": [{"w": tensor}]}})
+    with_manager.close()
+    expect_soon(tmp_path, set())
 
 
 LAYOUTS = {
