@@ -196,7 +196,7 @@ class LateRankTwo final : public storage::ViewStorage {
 TEST_F(WaitOfRanks, IncludesALateRanksLease) {
   ASSERT_TRUE(Lease::take_as_rank(disk_, save_number(4), 1));  // the file stays
   const LateRankTwo late(disk_);
-  RankRendezvous(late, marks_, claim_->ticket().identity.save_id, SaveDeadlines()).wait_until_heard({});
+  RankRendezvous(late, marks_, claim_->ticket().identity, SaveDeadlines()).wait_until_heard({});
   EXPECT_TRUE(late.has_left());
 }
 
