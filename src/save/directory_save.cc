@@ -130,7 +130,11 @@ Result<std::string> DirectorySave::prepare(const Result<const StateDict*>& state
   }
   CAIRN_TRY(sample_sources(*shared_, options_));
   std::string message;
-  manifest::append_texts(message, names_);
+  manifest::append_varint(message, names_.size());
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    manifest::append_text(message, names_[i]);
+    manifest::append_varint(message, sizes_[i]);
+  }
   return message;
 }
 
@@ -171,6 +175,7 @@ Result<void> DirectorySave::lay_out(const StateDict& state) {
     }
     if (saved.is_torch_save) copy_bytes();
     names_.push_back(saved.name);
+    sizes_.push_back(image->file_bytes());
     shared_->file_bytes += image->file_bytes();
     layout_->arena_bytes += align_up(image->file_bytes(), os::kPageBytes);
     layout_->files.push_back({begin, {}, std::move(file)});
@@ -182,11 +187,16 @@ Result<void> DirectorySave::lay_out(const StateDict& state) {
 // Step 2, at the coordinator: the messages to the ranks.
 Result<std::vector<std::string>> DirectorySave::answer(const std::vector<std::string>& messages) {
   std::unordered_map<std::string, std::size_t, SeededHash> owners;
-  std::vector<std::vector<std::string>>& files = layout_->directory_files.emplace();
+  auto& files = layout_->directory_files.emplace();
   for (std::size_t rank = 0; rank < messages.size(); ++rank) {
     manifest::CodedReader reader(messages[rank]);
-    CAIRN_TRY_ASSIGN(std::vector<std::string> names, reader.counted_texts());
-    for (const std::string& name : names) {
+    std::vector<writer::StagedLayout::NamedFile>& of_rank = files.emplace_back();
+    CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
+    for (std::uint64_t i = 0; i < count; ++i) {
+      CAIRN_TRY_ASSIGN(const std::string_view text, reader.counted_text());
+      const std::string name(text);
+      CAIRN_TRY_ASSIGN(const std::uint64_t bytes, reader.varint());
+      of_rank.push_back({name, bytes});
       const auto [owner, is_new] = owners.emplace(name, rank);
       if (is_new) continue;
       return Error(ErrorCode::kInvalidArgument, "two files of the save have one name (the other is of rank " +
@@ -195,7 +205,6 @@ Result<std::vector<std::string>> DirectorySave::answer(const std::vector<std::st
           .file(name)
           .rank(static_cast<std::int64_t>(rank));
     }
-    files.push_back(std::move(names));
   }
   return std::vector<std::string>(messages.size(), commit::encode_ticket(*ticket_));
 }

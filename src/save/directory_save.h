@@ -8,6 +8,7 @@
 #include <cairn/async_checkpointer.h>
 #include <cairn/result.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -44,7 +45,8 @@ class DirectorySave {
   coordination::Ranks ranks_;
   commit::RankPlace place_;
   std::shared_ptr<writer::StagedLayout> layout_ = std::make_shared<writer::StagedLayout>();
-  std::vector<std::string> names_;  // of this rank's files
+  std::vector<std::string> names_;    // of this rank's files
+  std::vector<std::uint64_t> sizes_;  // likewise
   std::optional<commit::SaveTicket> ticket_;
   events::Operation events_;  // of shared_ once that exists
   std::shared_ptr<StagedSave> shared_;

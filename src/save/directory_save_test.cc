@@ -140,7 +140,6 @@ TEST_F(DirectorySaves, AreCheckedAgainstTheRecord) {
 
 TEST_F(DirectorySaves, ReplaceAnEarlierSave) {
   ASSERT_TRUE(save(1));
-  write_file(directory_ / "optimizer_0.pt", "of the earlier save");
   const auto report = save(2);
   ASSERT_TRUE(report) << report.error().what();
   EXPECT_TRUE(report->warnings.empty());
@@ -149,7 +148,9 @@ TEST_F(DirectorySaves, ReplaceAnEarlierSave) {
 
 TEST_F(DirectorySaves, ReplaceFilesOfThePackage) {
   fs::create_directories(directory_);
-  for (const char* name : {"metadata.pkl", "model_0.pt", "model_1.pt", "notes.txt"}) write_file(directory_ / name, "x");
+  for (const char* name : {"metadata.pkl", "model_0.pt", "model_1.pt", "config_1.json"}) {
+    write_file(directory_ / name, "x");
+  }
   ASSERT_TRUE(save(3));
   expect_in_place(3);
 }
@@ -172,13 +173,32 @@ TEST_F(DirectorySaves, FollowALinkAtTheName) {
 }
 
 TEST_F(DirectorySaves, RefuseFilesOfOthers) {
-  fs::create_directories(directory_);
-  write_file(directory_ / "thesis.tex", "irreplaceable");
-  const auto report = save(1);
+  const std::vector<std::set<std::string>> directories{{"thesis.tex"},
+                                                       {"IMG_0000.jpg", "IMG_0001.jpg"},
+                                                       {"shard_00001.tar.gz"},
+                                                       {"model_1.pt"},
+                                                       {"config_0.json"},
+                                                       {"metadata.pkl", "model_0.pt", "notes.txt"},
+                                                       {".metadata", "__0_0.distcp"}};
+  for (const std::set<std::string>& names : directories) {
+    fs::remove_all(root_);
+    fs::create_directories(directory_);
+    for (const std::string& name : names) write_file(directory_ / name, "irreplaceable");
+    const auto report = save(1);
+    ASSERT_FALSE(report) << *names.begin();
+    EXPECT_EQ(report.error().code(), ErrorCode::kInvalidArgument) << report.error().what();
+    EXPECT_EQ(names_in(directory_), names);
+    EXPECT_EQ(names_in(root_), (std::set<std::string>{"step_7"}));
+  }
+}
+
+TEST_F(DirectorySaves, KeepFilesBesideACheckpoint) {
+  ASSERT_TRUE(save(1));
+  write_file(directory_ / "eval_results.txt", "irreplaceable");
+  const auto report = save(2);
   ASSERT_FALSE(report);
-  EXPECT_EQ(report.error().code(), ErrorCode::kInvalidArgument) << report.error().what();
-  EXPECT_EQ(names_in(directory_), (std::set<std::string>{"thesis.tex"}));
-  EXPECT_EQ(names_in(root_), (std::set<std::string>{"step_7"}));
+  EXPECT_NE(std::string(report.error().what()).find("eval_results.txt"), std::string::npos) << report.error().what();
+  EXPECT_TRUE(fs::exists(directory_ / "eval_results.txt"));
 }
 
 TEST_F(DirectorySaves, RefuseAFolderInTheDirectory) {

@@ -257,7 +257,13 @@ Result<std::string> encode_layout(std::uint64_t slot, const StagedLayout& layout
   append_flag(out, layout.directory_files.has_value());
   if (!layout.directory_files) return out;
   append_varint(out, layout.directory_files->size());
-  for (const std::vector<std::string>& names : *layout.directory_files) manifest::append_texts(out, names);
+  for (const std::vector<StagedLayout::NamedFile>& files : *layout.directory_files) {
+    append_varint(out, files.size());
+    for (const StagedLayout::NamedFile& file : files) {
+      append_text(out, file.name);
+      append_varint(out, file.bytes);
+    }
+  }
   return out;
 }
 
@@ -295,10 +301,15 @@ Result<LayoutMessage> decode_layout(std::string_view bytes) {
   CAIRN_TRY_ASSIGN(const bool is_of_directory, read_flag(reader));
   if (is_of_directory) {
     CAIRN_TRY_ASSIGN(const std::uint64_t ranks, reader.count());
-    std::vector<std::vector<std::string>>& files = message.layout.directory_files.emplace();
+    auto& files = message.layout.directory_files.emplace();
     for (std::uint64_t rank = 0; rank < ranks; ++rank) {
-      CAIRN_TRY_ASSIGN(std::vector<std::string> names, reader.counted_texts());
-      files.push_back(std::move(names));
+      std::vector<StagedLayout::NamedFile>& of_rank = files.emplace_back();
+      CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
+      for (std::uint64_t i = 0; i < count; ++i) {
+        CAIRN_TRY_ASSIGN(const std::string_view name, reader.counted_text());
+        CAIRN_TRY_ASSIGN(const std::uint64_t size, reader.varint());
+        of_rank.push_back({std::string(name), size});
+      }
     }
   }
   CAIRN_TRY(expect_end(reader));

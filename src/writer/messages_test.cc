@@ -33,7 +33,7 @@ StagedLayout plain_layout() {
   layout.arena_bytes = 8192;
   layout.files.push_back({0, {}, PlainFile{PlainFile::Form::kTorchSave, {1000, 12}}});
   layout.files.push_back({4096, {}, PlainFile{PlainFile::Form::kBytes, {5}}});
-  layout.directory_files = {{"model_0.pt", "config_0.json"}, {}};
+  layout.directory_files = {{{"model_0.pt", 1500}, {"config_0.json", 5}}, {}};
   return layout;
 }
 

@@ -64,6 +64,19 @@ std::string place_of_commit(const SaveRequest& request) {
   return (std::filesystem::path(request.directory).parent_path() / *name).string();
 }
 
+commit::CommitRequest request_of_directory(const std::vector<std::vector<StagedLayout::NamedFile>>& files) {
+  commit::CommitRequest request{[] { return Result<std::string>(""); }, {}, {}};
+  for (const std::vector<StagedLayout::NamedFile>& of_rank : files) {
+    std::vector<std::string>& names = request.files.emplace_back();
+    std::vector<std::uint64_t>& sizes = request.sizes.emplace_back();
+    for (const StagedLayout::NamedFile& file : of_rank) {
+      names.push_back(file.name);
+      sizes.push_back(file.bytes);
+    }
+  }
+  return request;
+}
+
 // Leaves a mark in the private folder of a save given up by this rank.
 Result<void> leave_outcome(storage::Storage& storage, const SaveId& save_id, const commit::RankPlace& place,
                            const Error& reason, commit::SaveFence::GivenUp how) {
@@ -247,9 +260,14 @@ void SaveThread::give_up(const Error& stall) {
 
 void SaveThread::tell_others(const Place& place, const Error& reason, commit::SaveFence::GivenUp how) const {
   const auto tell = [place, reason, how, open = open_directory_] {
-    return attempt([&]() -> Result<void> {
-      CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, open(place.directory, false, place.umask));
+    const auto tell_in = [&](const std::string& directory) -> Result<void> {
+      CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> storage, open(directory, false, place.umask));
       return leave_outcome(*storage, place.save_id, place.ranks, reason, how);
+    };
+    return attempt([&]() -> Result<void> {
+      Result<void> told = tell_in(place.directory);
+      const bool may_have_moved = place.committed_directory != place.directory;
+      return told || !may_have_moved ? told : tell_in(place.committed_directory);
     });
   };
   (void)os::call_within(kTellingMax, tell);
@@ -356,7 +374,8 @@ Result<void> SaveThread::do_begin(SaveRequest request) {
   }
   {
     const std::lock_guard lock(mutex_);
-    place_ = {request.directory, request.ticket.identity.save_id, request.place, request.umask};
+    place_ = {request.directory, place_of_commit(request), request.ticket.identity.save_id, request.place,
+              request.umask};
   }
   CAIRN_TRY(rank_save_->enter(request.place, {.has_files = !request.names.empty(), .fence = &fence_}));
   // The writer writes whole pages.
@@ -440,7 +459,7 @@ Result<commit::RankSaveReport> SaveThread::finish() {
     commit_request =
         commit_plan->commit_request(request_->ticket, request_->place, request_->checkpoint_id, request_->notes);
   } else if (const auto& files = request_->layout->directory_files) {
-    commit_request = commit::CommitRequest{[] { return Result<std::string>(""); }, *files, {}};
+    commit_request = request_of_directory(*files);
   }
   request_->layout.reset();
   std::shared_ptr<CommitOrder::Turn> turn;

@@ -77,6 +77,7 @@ class SaveThread {
   // This rank's identity for the remaining ranks, set once the remaining ranks may know the rank.
   struct Place {
     std::string directory;
+    std::string committed_directory;  // after the commit of a whole directory; else as `directory`
     SaveId save_id;
     commit::RankPlace ranks;
     mode_t umask = 022;

@@ -54,8 +54,13 @@ struct StagedLayout {
   std::vector<File> files;
   // Set for the coordinator, which shares ownership; otherwise null.
   std::shared_ptr<const commit::CommitPlan> commit_plan;
-  // Set instead for the coordinator of a save of a whole directory: the names of the files, by rank.
-  std::optional<std::vector<std::vector<std::string>>> directory_files = {};
+  // Set instead for the coordinator of a save of a whole directory: the files, by rank.
+  struct NamedFile {
+    std::string name;
+    std::uint64_t bytes = 0;
+    friend bool operator==(const NamedFile&, const NamedFile&) = default;
+  };
+  std::optional<std::vector<std::vector<NamedFile>>> directory_files = {};
 
   bool is_of_coordinator() const { return commit_plan != nullptr || directory_files; }
 };

@@ -18,6 +18,8 @@ _SAFETENSORS_NAMES = {
     torch.bfloat16: "BF16",
     torch.float8_e4m3fn: "F8_E4M3",
     torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e4m3fnuz: "F8_E4M3FNUZ",
+    torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
     torch.int64: "I64",
     torch.int32: "I32",
     torch.int16: "I16",
@@ -29,6 +31,8 @@ _SAFETENSORS_NAMES = {
     torch.bool: "BOOL",
     torch.complex64: "C64",
 }
+if hasattr(torch, "float8_e8m0fnu"):  # torch 2.7
+    _SAFETENSORS_NAMES[torch.float8_e8m0fnu] = "F8_E8M0"
 _HEADER_ALIGNMENT = 8  # of the first tensor in a file of safetensors
 
 
@@ -48,13 +52,12 @@ class DescribedFiles:
         self.native = _engine.StateDict()
         self.files: list[SavedFile] = []
         self._tensors = TensorSource(self.native, from_devices=True)
-        self._count = 0
 
     def add_torch_save(self, name: str, value: Any) -> None:
         """Adds a file of ``torch.save``, whose storages ``torch.load`` puts into the memory of the CPU."""
         pickled = StoragePickle(name, value, on_cpu=True)
-        for storage in pickled.storages:
-            self._add_tensor(storage)
+        for number, storage in enumerate(pickled.storages):
+            self._add_tensor(f"{name}/data/{number}", storage)
         self.files.append(SavedFile(name, True, pickled.data, len(pickled.storages)))
 
     def add_bytes(self, name: str, data: bytes) -> None:
@@ -81,15 +84,14 @@ class DescribedFiles:
                 "shape": shape,
                 "data_offsets": [begin, end],
             }
-            self._add_tensor(tensor)
+            self._add_tensor(f"{name}/{key}", tensor)
         text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
         text += b" " * (-len(text) % _HEADER_ALIGNMENT)
         self.files.append(SavedFile(name, False, len(text).to_bytes(8, "little") + text, len(ordered)))
 
     def keys_of_moved(self) -> list[str]:
-        """Returns the numbers of tensors whose memory has since been freed or moved by ``storage.resize_()``."""
+        """Returns the keys of tensors whose memory has since been freed or moved by ``storage.resize_()``."""
         return self._tensors.keys_of_moved()
 
-    def _add_tensor(self, tensor: torch.Tensor) -> None:
-        self._tensors.add((str(self._count),), tensor.detach())
-        self._count += 1
+    def _add_tensor(self, key: str, tensor: torch.Tensor) -> None:
+        self._tensors.add((key,), tensor.detach())

@@ -3,21 +3,22 @@
 // in one step. The directory of the storage is the save's new directory, `.cairn-new-<save id>-<name>`
 // (new_directory.h); the private folder is in it.
 //
-// 1. Look. Remove the new directories of dead saves. Look at the directory at the name: at its record, and at its
-// names.
-//    Refuse a directory that is no checkpoint of torch_checkpointing, and whose files the commit would remove. If there
-//    is one to replace, refuse a file system that can't exchange two directories in one step: a removal before the
-//    rename would leave neither checkpoint after a kill.
+// 1. Look. Remove the new directories of dead saves. Look at the directory at the name, and refuse one with a file that
+//    is not of its checkpoint (directory_in_place.h). If there is a directory to replace, refuse a file system that
+//    can't exchange two directories in one step: a removal before the rename would leave neither checkpoint after a
+//    kill.
 // 3. Publish the files in the new directory. No reader knows the new directory.
 // 4. Seal: `record` in the folder names the files of the save.
-// 5. a. Lock the directory above: two saves of one name have different new directories, each with a lock of its own.
-//       Compare the directory at the name with that of step 1. An earlier save of this job may have replaced it.
-//    b. Publish the record as `.cairn-record`, and sync the new directory. Rename the new directory, or exchange it
-//    with
-//       the old directory, which then has the name of the new directory.
+// 5. a. Lock the old directory too: two saves of one name have different new directories. Without an old directory the
+//       rename decides, which fails if the name is taken. Compare the old directory with that of step 1. An earlier
+//       save of this job may have replaced it. The files of step 3 must still be there: a save that took this save for
+//       dead removes them under the lock of the new directory.
+//    b. Publish the record as `.cairn-record`, and sync the new directory. Rename the new directory; or exchange it
+//       with the old directory, which then has the name of the new directory.
 //    c. Sync the directory above, before anything is removed. Read the record at the name back.
-// 7. Clean: remove the replaced files, and their directory. If the save is killed before, the next save into the
-//    directory above finds the new directory's name, and the save's record at the name: the rest is removed then.
+// 7. Clean: remove the files of step 5a, and their directory. A file that came later stays, with the directory. If the
+//    save is killed before, the next save into the directory above finds the new directory's name, and the save's
+//    record at the name: the rest is removed then, under the lock of the old directory, and after a sync.
 // A save that is withdrawn removes the new directory with all of its files, of all ranks.
 #include "commit/directory/directory_commit.h"
 
@@ -26,45 +27,24 @@
 #include <cerrno>
 #include <optional>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "commit/directory/directory_in_place.h"
 #include "commit/directory/new_directory.h"
 #include "commit/metadata_in_place.h"
-#include "commit/pin.h"
 #include "commit/private_folder.h"
 #include "commit/storage_clock.h"
-#include "format/torch_checkpointing/saved_metadata.h"
 
 namespace cairn::commit {
 namespace {
 
-constexpr std::string_view kSealedRecordName = "record";
+constexpr std::string_view kSealedRecordName = kSealedDirectoryRecordName;
 // Ranks that publish while their save is withdrawn.
 constexpr int kDirectoryRemovalsMax = 16;
-
-// `model_3.pt`, `config_0.json`: a name of the package's default layout, or like it.
-bool is_name_of_item_file(std::string_view name) {
-  const std::size_t dot = name.find('.');
-  const std::size_t line = name.substr(0, dot).rfind('_');
-  if (dot == std::string_view::npos || line == std::string_view::npos || line == 0 || line + 1 == dot) return false;
-  const std::string_view rank = name.substr(line + 1, dot - line - 1);
-  return rank.find_first_not_of("0123456789") == std::string_view::npos;
-}
-
-struct DirectoryInPlace {
-  bool present = false;
-  MetadataInPlace record;
-  std::vector<storage::ListedFile> files;  // sorted by name
-
-  bool same_as(const DirectoryInPlace& other) const {
-    const auto same_name = [](const storage::ListedFile& one, const storage::ListedFile& two) {
-      return one.name == two.name;
-    };
-    return present == other.present && record.same_as(other.record) &&
-           std::equal(files.begin(), files.end(), other.files.begin(), other.files.end(), same_name);
-  }
-};
+// Saves that replace the directory between a look and the lock.
+constexpr int kDirectoryLooksMax = 16;
 
 class DirectoryCommit final : public CommitStrategy {
  public:
@@ -77,9 +57,10 @@ class DirectoryCommit final : public CommitStrategy {
   Result<bool> look(Warnings& warnings) override {
     CAIRN_TRY_ASSIGN(parent_, storage_.open_parent());
     remove_dead_directories(*parent_, identity_.save_id, warnings);
-    CAIRN_TRY_ASSIGN(seen_, look_in_place());
-    CAIRN_TRY(check_replaceable(seen_));
-    if (seen_.files.empty()) return true;
+    CAIRN_TRY_ASSIGN(seen_, look_at_directory(*parent_, options_.name));
+    CAIRN_TRY(check_overwrite(seen_));
+    if (seen_.is_empty()) return true;
+    CAIRN_TRY(seen_.storage->lock());  // a directory that this process may not change is refused now
     CAIRN_TRY_ASSIGN(const bool can_exchange, storage_.can_exchange_folders());
     if (can_exchange) return true;
     return Error(ErrorCode::kUnsupported,
@@ -95,12 +76,12 @@ class DirectoryCommit final : public CommitStrategy {
     return files;
   }
 
-  Result<std::optional<ReplacedList>> look_again(const CommitContent& /*content*/) override {
-    CAIRN_TRY_ASSIGN(lock_, parent_->lock());
-    CAIRN_TRY_ASSIGN(old_, look_in_place());
+  Result<std::optional<ReplacedList>> look_again(const CommitContent& content) override {
+    CAIRN_TRY(lock_old());
     CAIRN_TRY(check_not_superseded(old_));
-    CAIRN_TRY(check_replaceable(old_));
+    CAIRN_TRY(check_overwrite(old_));
     CAIRN_TRY(check_ended(old_));
+    CAIRN_TRY(check_published(content.files));
     return std::optional<ReplacedList>();
   }
 
@@ -108,11 +89,12 @@ class DirectoryCommit final : public CommitStrategy {
     CAIRN_TRY(storage_.publish(in_folder(kSealedRecordName), std::string(kDirectoryRecordName)));
     CAIRN_TRY(sync("", durability));
     if (lock_ != nullptr && !lock_->is_held()) {
-      return Error(ErrorCode::kUnavailable,
-                   "the lock of the directory above was lost before the commit; the files of this save are withdrawn, "
-                   "save again");
+      return Error(
+          ErrorCode::kUnavailable,
+          "the lock of the old directory was lost before the commit; the files of this save are withdrawn, save "
+          "again");
     }
-    const bool exchanges = !old_.files.empty();
+    const bool exchanges = !old_.is_empty();
     Result<void> moved = exchanges ? parent_->exchange_folders(new_name_, options_.name)
                                    : parent_->move_folder(new_name_, options_.name);
     may_be_visible = true;
@@ -146,8 +128,8 @@ class DirectoryCommit final : public CommitStrategy {
   bool may_clean_unlocked(bool is_given_up) const override { return !is_given_up; }
 
   Result<void> clean(LockState /*lock*/, Durability /*durability*/, Warnings& warnings) override {
-    if (has_replaced_) remove_whole_directory(*parent_, new_name_, warnings);
-    lock_.reset();
+    if (!has_replaced_) return {};
+    remove_old_directory(*parent_, new_name_, old_, warnings);
     return {};
   }
 
@@ -166,31 +148,41 @@ class DirectoryCommit final : public CommitStrategy {
  private:
   Result<bool> is_in_place() const { return is_directory_in_place(storage_, directory_); }
 
-  Result<DirectoryInPlace> look_in_place() const {
-    DirectoryInPlace now;
-    (void)parent_->touched_at("");
-    const auto opened = parent_->open_folder(options_.name);
-    if (!opened && opened.error().code() == ErrorCode::kNotFound) return now;
-    if (!opened) {
-      const bool is_no_directory =
-          opened.error().code() == ErrorCode::kUnsafe || opened.error().error_number() == ENOTDIR;
-      if (!is_no_directory) return opened.error();
-      return Error(ErrorCode::kInvalidArgument, "a link or a file is in the place of the directory")
-          .file(options_.name);
+  // (5a)
+  Result<void> lock_old() {
+    for (int looks = 1;; ++looks) {
+      CAIRN_TRY_ASSIGN(old_, look_at_directory(*parent_, options_.name));
+      if (old_.is_empty()) return {};
+      CAIRN_TRY_ASSIGN(lock_, old_.storage->lock());
+      CAIRN_TRY_ASSIGN(const DirectoryInPlace now, look_at_directory(*parent_, options_.name));
+      if (now.same_as(old_)) return {};
+      lock_.reset();  // of a directory that another save has replaced meanwhile
+      if (looks == kDirectoryLooksMax) {
+        return Error(ErrorCode::kUnavailable, "the directory is replaced again and again: save again")
+            .file(options_.name);
+      }
     }
-    now.present = true;
-    CAIRN_TRY_ASSIGN(now.record, read_metadata_in_place(**opened, std::string(kDirectoryRecordName)));
-    CAIRN_TRY_ASSIGN(now.files, (*opened)->list());
-    std::sort(now.files.begin(), now.files.end(),
-              [](const storage::ListedFile& one, const storage::ListedFile& two) { return one.name < two.name; });
-    return now;
+  }
+
+  // (5a) A save that took this save for dead may have removed the files, under the lock of the new directory.
+  Result<void> check_published(const std::vector<std::string>& published) const {
+    CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage_.list());
+    std::unordered_set<std::string_view> names;
+    for (const storage::ListedFile& file : files) names.insert(file.name);
+    for (const std::string& name : published) {
+      if (names.contains(name)) continue;
+      return Error(ErrorCode::kUnavailable,
+                   "a file of this save was removed before the commit: the save was silent for so long that another "
+                   "save took it for dead, save again")
+          .file(name);
+    }
+    return {};
   }
 
   // A save that was killed right after its commit leaves its private folder in the directory.
   Result<void> check_ended(const DirectoryInPlace& now) const {
-    for (const storage::ListedFile& file : now.files) {
-      if (!file.is_folder || !save_id_of_folder(file.name)) continue;
-      const std::string folder = options_.name + "/" + file.name;
+    for (const std::string& name : now.private_folders) {
+      const std::string folder = options_.name + "/" + name;
       const auto left = parent_->list(folder);
       if (left && left->empty()) continue;  // killed during the removal of the folder
       const Result<bool> run_out = lease_has_run_out(*parent_, folder, StorageClock::of_this_host());
@@ -201,37 +193,15 @@ class DirectoryCommit final : public CommitStrategy {
     return {};
   }
 
-  Result<void> check_replaceable(const DirectoryInPlace& now) const {
-    if (now.files.empty()) return {};
-    if (!options_.overwrite) {  // DCP's wording, which callers match
-      return Error(ErrorCode::kInvalidArgument, "Checkpoint already exists and overwrite=False").file(options_.name);
-    }
-    const auto is_metadata = [](const storage::ListedFile& file) {
-      return file.name == torch_checkpointing::kMetadataName;
-    };
-    const bool is_known = now.record.record || std::any_of(now.files.begin(), now.files.end(), is_metadata);
-    for (const storage::ListedFile& file : now.files) {
-      if (file.is_folder && save_id_of_folder(file.name)) continue;
-      const bool is_ours = file.name == kDirectoryRecordName || file.name == storage::kLockName ||
-                           (is_known && !file.name.starts_with('.'));
-      if (file.is_regular && (is_ours || is_name_of_item_file(file.name))) continue;
-      if (file.name == kPinName) {
-        return Error(ErrorCode::kUnavailable,
-                     "the checkpoint in the directory is pinned: unpin it (`cairn unpin`), or move the directory")
-            .file(options_.name + "/" + file.name);
-      }
-      return Error(
-                 ErrorCode::kInvalidArgument,
-                 "the directory holds a file that is of no checkpoint of torch_checkpointing, and that the save would "
-                 "remove: save into a new directory, or remove the directory first")
-          .file(options_.name + "/" + file.name);
-    }
-    return {};
+  Result<void> check_overwrite(const DirectoryInPlace& now) const {
+    if (now.is_empty() || options_.overwrite) return {};
+    // DCP's wording, which callers match.
+    return Error(ErrorCode::kInvalidArgument, "Checkpoint already exists and overwrite=False").file(options_.name);
   }
 
   // (5a)
   Result<void> check_not_superseded(const DirectoryInPlace& now) const {
-    if (now.same_as(seen_) || !now.present) return {};
+    if (now.same_as(seen_) || now.storage == nullptr) return {};
     const auto& record = now.record.record;
     if (record && is_earlier_save(record->job_id, record->save_number)) return {};
     return Error(ErrorCode::kSuperseded,
@@ -243,10 +213,10 @@ class DirectoryCommit final : public CommitStrategy {
   const DirectoryClaimOptions options_;
   const NewDirectory directory_;
   const std::string new_name_;
-  std::unique_ptr<storage::Storage> parent_;    // the directory above
-  std::unique_ptr<storage::StorageLock> lock_;  // of `parent_`, from (5a) to (7)
+  std::unique_ptr<storage::Storage> parent_;  // the directory above
   DirectoryInPlace seen_;
-  DirectoryInPlace old_;  // at the commit
+  DirectoryInPlace old_;                        // at the commit
+  std::unique_ptr<storage::StorageLock> lock_;  // of `old_`, from (5a) on; null also if `old_` is empty
   bool has_replaced_ = false;
 };
 

@@ -20,6 +20,7 @@
 #include "commit/directory/directory_commit.h"
 #include "commit/directory/new_directory.h"
 #include "commit/metadata_in_place.h"
+#include "commit/testing/dead_lease.h"
 #include "commit/testing/one_save.h"
 #include "commit/testing/rank_saves.h"
 #include "data_file/plain_file.h"
@@ -87,7 +88,9 @@ class DirectoryCommits : public testing::Test {
     }
     files.hand_over();
     CAIRN_TRY_ASSIGN(const CommitReport report, transaction->commit("", record, Durability::kDurable));
-    EXPECT_TRUE(report.warnings.empty()) << report.warnings.front();
+    for (const std::string& warning : report.warnings) {
+      EXPECT_NE(warning.find("late.txt"), std::string::npos) << warning;
+    }
     return {};
   }
 
@@ -214,6 +217,21 @@ TEST_F(DirectoryCommits, AgreeWithADeadCoordinator) {
   EXPECT_GT(committed, 1);
 }
 
+// A directory of the package without a record, killed at each removal: the rest can still be removed.
+TEST_F(DirectoryCommits, EndARemovalThatWasKilled) {
+  bool killed = true;
+  for (int left = 0; killed; ++left) {
+    fs::remove_all(root_);
+    fs::create_directories(root_ / "step_7");
+    for (int rank = 0; rank < 12; ++rank) {
+      std::ofstream(root_ / "step_7" / ("save_" + std::to_string(rank) + ".pt")) << "of the package";
+    }
+    killed = was_killed(2, left);
+    ASSERT_TRUE(save(3)) << left;
+    expect_only(3);
+  }
+}
+
 TEST_F(DirectoryCommits, RefuseWithoutAnExchange) {
   fs::create_directories(root_);
   ASSERT_TRUE(save(1));
@@ -224,6 +242,63 @@ TEST_F(DirectoryCommits, RefuseWithoutAnExchange) {
   });
   if (!ran) GTEST_SKIP() << "needs filters of system calls";
   expect_only(1);
+}
+
+// Another program adds a file right before the exchange.
+class AddingStorage final : public storage::ChangeWatchingStorage {
+ public:
+  AddingStorage(std::unique_ptr<Storage> storage, fs::path file)
+      : ChangeWatchingStorage(std::move(storage)), file_(std::move(file)) {}
+  Result<std::unique_ptr<Storage>> open_parent() const override {
+    CAIRN_TRY_ASSIGN(std::unique_ptr<Storage> parent, ChangeWatchingStorage::open_parent());
+    return std::unique_ptr<Storage>(std::make_unique<AddingStorage>(std::move(parent), file_));
+  }
+  Result<void> exchange_folders(std::string_view one, std::string_view two) override {
+    std::ofstream(file_) << "irreplaceable";
+    return ChangeWatchingStorage::exchange_folders(one, two);
+  }
+
+ private:
+  void before_change() override {}
+  fs::path file_;
+};
+
+TEST_F(DirectoryCommits, KeepAFileThatCameLate) {
+  fs::create_directories(root_);
+  ASSERT_TRUE(save(1));
+  const SaveIdentity identity = identity_of(2);
+  const std::string made = name_of_new_directory({identity.save_id, "step_7"});
+  AddingStorage disk(PosixStorage::make_directory(root_ / made).value(), root_ / "step_7" / "late.txt");
+  const auto transaction = claim_directory(disk, identity, {"step_7"}).value();
+  const auto report = transaction->commit("", manifest::CommitRecord(), Durability::kDurable);
+  ASSERT_TRUE(report) << report.error().what();
+  ASSERT_EQ(report->warnings.size(), 1u);
+  EXPECT_EQ(names_in(root_ / made), "late.txt ");
+  // A later save can't tell whose file it is, either.
+  ASSERT_TRUE(save(3));
+  EXPECT_EQ(names_in(root_ / made), "late.txt ");
+}
+
+// Another save of the same parent takes a paused save for dead.
+TEST_F(DirectoryCommits, FailIfTakenForDead) {
+  fs::create_directories(root_);
+  ASSERT_TRUE(save(1));
+  const SaveIdentity identity = identity_of(2);
+  const fs::path made = root_ / name_of_new_directory({identity.save_id, "step_7"});
+  const auto disk = PosixStorage::make_directory(made).value();
+  auto transaction = claim_directory(*disk, identity, {"step_7"}).value();
+  RankFiles files(*disk, identity);
+  ASSERT_TRUE(disk->create_whole(files.private_name("model_0.pt").value(), "save 2", Durability::kDurable));
+  ASSERT_TRUE(files.publish({"model_0.pt"}, Durability::kDurable));
+  files.hand_over();
+  leave_dead_lease(*disk, folder_of_save(identity));
+  ASSERT_TRUE(save(3));  // into the same name: by then the paused save is superseded, too
+  EXPECT_FALSE(fs::exists(made));
+  manifest::CommitRecord record;
+  record.files.push_back({"model_0.pt", 6, 0});
+  EXPECT_FALSE(transaction->commit("", record, Durability::kDurable));
+  transaction.reset();
+  expect_only(3);
 }
 
 TEST_F(DirectoryCommits, AreSupersededByAnotherJob) {

@@ -4,10 +4,12 @@
 #include <memory>
 #include <utility>
 
+#include "commit/directory/directory_in_place.h"
 #include "commit/lease.h"
 #include "commit/metadata_in_place.h"
 #include "commit/private_folder.h"
 #include "commit/storage_clock.h"
+#include "os/parallel.h"
 
 namespace cairn::commit {
 namespace {
@@ -44,6 +46,35 @@ Result<bool> is_dead_directory(storage::Storage& parent, storage::Storage& opene
   CAIRN_TRY_ASSIGN(const double touched_at, opened.touched_at(""));
   CAIRN_TRY_ASSIGN(const double now, StorageClock::of_this_host().now());
   return now - touched_at > kBeginningSecondsMax;
+}
+
+// Under the lock of `opened`, the directory with the name of the new directory, unless another process holds the lock.
+void remove_dead_directory(storage::Storage& parent, storage::Storage& opened, const NewDirectory& directory,
+                           std::vector<std::string>& warnings) {
+  const auto stop = std::make_shared<os::StopFlag>();
+  stop->set();  // lock() does not wait
+  opened.set_stop(stop);
+  const auto lock = opened.lock();
+  if (!lock || !parent.sync()) return;
+  const std::string name = name_of_new_directory(directory);
+  const Result<bool> is_committed = has_record_of(parent, directory);
+  if (!is_committed) return;
+  if (*is_committed) {
+    Result<DirectoryInPlace> old = look_at_directory(parent, name);
+    if (!old) return warnings.emplace_back(old.error().what()), void();
+    if (old->storage) remove_old_directory(parent, name, *old, warnings);
+    return;
+  }
+  const std::string folder = folder_of(directory.save_id);
+  if (opened.join_folder(folder) && !has_run_out_in(opened, folder)) return;  // it has come back
+  // The record first: if the saver was only paused, its commit then fails.
+  const std::string sealed = folder + "/" + std::string(kSealedDirectoryRecordName);
+  for (const std::string& record : {sealed, std::string(kDirectoryRecordName)}) {
+    if (const auto removed = opened.remove(record); !removed && removed.error().code() != ErrorCode::kNotFound) {
+      return warnings.emplace_back(removed.error().what()), void();
+    }
+  }
+  remove_whole_directory(parent, name, warnings);
 }
 
 }  // namespace
@@ -108,21 +139,19 @@ void remove_dead_directories(storage::Storage& parent, const SaveId& mine, std::
     const auto opened = parent.open_folder(file.name);
     if (!opened) continue;  // removed since, or of another user
     const Result<bool> is_dead = is_dead_directory(parent, **opened, *directory);
-    if (is_dead && *is_dead) remove_whole_directory(parent, file.name, warnings);
+    if (is_dead && *is_dead) remove_dead_directory(parent, **opened, *directory, warnings);
   }
 }
 
 Result<bool> clean_up_after_directory(storage::Storage& parent, const NewDirectory& directory) {
   CAIRN_TRY_ASSIGN(const bool is_committed, has_record_of(parent, directory));
-  const auto lock = parent.lock();
-  if (!lock) return is_committed;  // the next save removes the rest
   CAIRN_TRY(parent.sync());
-  std::vector<std::string> ignored;
-  const std::string name = name_of_new_directory(directory);
-  const auto left = parent.open_folder(name);
+  std::vector<std::string> ignored;  // the next save removes the rest
   const std::string folder = folder_of(directory.save_id);
-  const bool is_entered = left && (*left)->join_folder(folder);
-  if (left && (!is_entered || has_run_out_in(**left, folder))) remove_whole_directory(parent, name, ignored);
+  if (const auto left = parent.open_folder(name_of_new_directory(directory))) {
+    const bool is_entered = static_cast<bool>((*left)->join_folder(folder));
+    if (!is_entered || has_run_out_in(**left, folder)) remove_dead_directory(parent, **left, directory, ignored);
+  }
   if (!is_committed) return false;
   const auto in_place = parent.open_folder(directory.name);
   if (in_place && (*in_place)->join_folder(folder) && has_run_out_in(**in_place, folder)) {

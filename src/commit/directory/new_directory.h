@@ -25,6 +25,8 @@ std::optional<NewDirectory> new_directory_of_name(std::string_view name);
 // The commit record of a save, as a file in the directory: the save, its job, and the names and sizes of its files
 // (format/manifest/commit_record.h, behind an empty pickle).
 inline constexpr std::string_view kDirectoryRecordName = ".cairn-record";
+// In the private folder until the commit.
+inline constexpr std::string_view kSealedDirectoryRecordName = "record";
 
 // Whether the directory `name` beside the directory of `storage` is that of the save. Asks the file server.
 Result<bool> is_directory_in_place(const storage::Storage& storage, const NewDirectory& directory);
@@ -34,7 +36,9 @@ Result<bool> is_directory_in_place(const storage::Storage& storage, const NewDir
 void remove_whole_directory(storage::Storage& parent, const std::string& name, std::vector<std::string>& warnings);
 
 // Removes the new directories in `parent` whose saves are dead, except for that of `mine`: either their leases have run
-// out, or the save has committed and the new directory holds the replaced files.
+// out, or the save has committed and the new directory holds the replaced files. Under the lock of the new directory,
+// which a committing save holds too; a directory whose lock another process holds stays. `parent` is synced before: a
+// save may have died between its commit and its sync, and a power cut could bring the old directory back.
 void remove_dead_directories(storage::Storage& parent, const SaveId& mine, std::vector<std::string>& warnings);
 
 // For a save whose coordinator's process has died: syncs the directory above, `parent`, and removes the files, the new

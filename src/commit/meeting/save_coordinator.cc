@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "commit/meeting/rank_rendezvous.h"
@@ -21,6 +22,20 @@ using Phase = ProgressTracker::Phase;
 constexpr std::chrono::seconds kRoomForDecisionMax{5};
 // The longest interval between two looks for failures of other ranks while this rank writes.
 constexpr std::chrono::seconds kNewsInterval{1};
+
+Result<void> check_sizes(const std::vector<RankRendezvous::Files>& all, const CommitRequest& request) {
+  for (std::size_t rank = 0; rank < request.sizes.size(); ++rank) {
+    for (std::size_t i = 0; i < all[rank].size(); ++i) {
+      if (all[rank][i].size == request.sizes[rank][i]) continue;
+      return Error(ErrorCode::kCorrupt, "the file of a rank has another size than the rank has laid out")
+          .file(all[rank][i].name)
+          .rank(static_cast<std::int64_t>(rank))
+          .expected(std::to_string(request.sizes[rank][i]) + " bytes")
+          .actual(std::to_string(all[rank][i].size) + " bytes");
+    }
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -64,7 +79,9 @@ Result<CommitReport> SaveCoordinator::write_meet_commit(std::vector<data_file::I
   const auto has_name = [](const manifest::CommitRecord::File& file, const std::string& name) {
     return file.name == name;
   };
-  if (commit_request.files.size() != member_.place.count ||
+  const bool has_sizes = !commit_request.sizes.empty();
+  if ((has_sizes && commit_request.sizes.size() != commit_request.files.size()) ||
+      commit_request.files.size() != member_.place.count ||
       !std::equal(own.begin(), own.end(), commit_request.files[mine].begin(), commit_request.files[mine].end(),
                   has_name)) {
     return Error(ErrorCode::kInternal, "the files to commit differ from the files assigned to the ranks");
@@ -95,6 +112,7 @@ Result<CommitReport> SaveCoordinator::write_meet_commit(std::vector<data_file::I
                    rendezvous.wait_for_files(commit_request.files, mine, interrupted));  // (5)
   for (std::size_t i = 0; i < own.size(); ++i) own[i].trailer_checksum = (*trailers)[i];
   all[mine] = std::move(own);
+  CAIRN_TRY(check_sizes(all, commit_request));
   member_.progress.phase = Phase::kCommitting;
   if (may_commit) CAIRN_TRY(may_commit());  // (6)
   failures = rendezvous.failures();

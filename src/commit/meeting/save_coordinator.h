@@ -24,6 +24,8 @@ struct CommitRequest {
   // Names, by rank. All names together, in order, are the catalog's files.
   std::vector<std::vector<std::string>> files;
   manifest::RecordedPlan plan;  // of several ranks
+  // The sizes of `files`, of a save of a whole directory. Empty: the trailers of the files tell their sizes.
+  std::vector<std::vector<std::uint64_t>> sizes = {};
 };
 
 class SaveCoordinator {
