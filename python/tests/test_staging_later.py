@@ -163,7 +163,7 @@ def test_the_source_outlives_an_unreferenced_save(checkpoint: Path, held: HeldTe
     """The state after a Ctrl-C between the engine's call and the start of the thread that follows the save."""
     saver = cairn.AsyncSaver(process=False)
     described = DescribedState({"held": held.tensor, "weight": torch.rand(COUNT)})
-    terms = (True, True, described)
+    terms = (True, True, described, None)
     native = saver._native.save(str(checkpoint).encode(), described.native, terms)
     held.wait_until_reached()
     released = threading.Thread(target=held.release)
