@@ -66,7 +66,7 @@ def test_every_byte_of_a_device_arrives_by_threads_and_by_a_process(tmp_path: Pa
         for process in (None, writer):
             saver = _engine.AsyncCheckpointer(process, (2, True), 0, None)
             for _ in range(2):
-                wait(saver.save(os.fsencode(directory), state, (False, True, state), **options))
+                wait(saver.save(os.fsencode(directory), state, (False, True, state, None), **options))
                 expect_saved()
             saver.close()
     """
@@ -89,7 +89,7 @@ def test_the_fence_holds_back_the_stream(tmp_path: Path) -> None:
     program = """
         saver = _engine.AsyncCheckpointer(None, (2, True), 0, None)
         saver.prepare(state)
-        save = saver.save(os.fsencode(directory), state, (True, True, state), **options)
+        save = saver.save(os.fsencode(directory), state, (True, True, state, None), **options)
         while not save.fence([(0, 0), (1, stream)], 1.0):
             pass
         launch(torch.zeros_like(source))
@@ -110,7 +110,7 @@ def test_an_error_of_the_driver_names_key_and_device(tmp_path: Path) -> None:
         saver = _engine.AsyncCheckpointer(None, (2, True), 0, None)
         driver.fake_cuda_break(1, 710)
         try:
-            saver.save(os.fsencode(directory), state, (False, True, state), **options)
+            saver.save(os.fsencode(directory), state, (False, True, state, None), **options)
         except cairn.Unavailable as error:
             assert error.key == "w" and "cuda:1" in str(error) and "CUDA_ERROR_ASSERT" in str(error), str(error)
         else:
@@ -123,7 +123,7 @@ def test_a_load_fills_tensors_of_a_device(tmp_path: Path) -> None:
     program = """
         from cairn._directory import open_to_load
         wait(_engine.AsyncCheckpointer(None, (2, True), 0, None).save(
-            os.fsencode(directory), state, (False, True, state), **options))
+            os.fsencode(directory), state, (False, True, state, None), **options))
         launch(torch.zeros_like(source))
         target = _engine.StateDict()
         target.add_chunk(("w",), address, 0, (1000, 3000), (3000, 1), False, (1000, 3000), (0, 0), cuda=(1, stream))
