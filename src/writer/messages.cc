@@ -83,6 +83,41 @@ Result<data_file::PlainFile> read_plain_file(CodedReader& reader) {
   return file;
 }
 
+Result<void> read_staged_file(CodedReader& reader, StagedLayout::File& file) {
+  CAIRN_TRY_ASSIGN(file.arena_offset, reader.varint());
+  CAIRN_TRY_ASSIGN(const bool is_plain, read_flag(reader));
+  if (is_plain) {
+    CAIRN_TRY_ASSIGN(file.plain, read_plain_file(reader));
+    return {};
+  }
+  CAIRN_TRY_ASSIGN(file.index.rank, read_u32(reader));
+  CAIRN_TRY_ASSIGN(file.index.file_number, read_u32(reader));
+  CAIRN_TRY_ASSIGN(file.index.file_count, read_u32(reader));
+  CAIRN_TRY_ASSIGN(const std::uint64_t item_count, reader.count());
+  std::uint64_t end = 0;
+  for (std::uint64_t number = 0; number < item_count; ++number) {
+    manifest::TrailerItem& item = file.index.items.emplace_back();
+    CAIRN_TRY(manifest::read_item(reader, end, item));
+    end = item.range.item_offset + item.range.item_length;  // read_item() has checked the sum
+  }
+  return {};
+}
+
+Result<std::vector<std::vector<StagedLayout::NamedFile>>> read_directory_files(CodedReader& reader) {
+  std::vector<std::vector<StagedLayout::NamedFile>> files;
+  CAIRN_TRY_ASSIGN(const std::uint64_t ranks, reader.count());
+  for (std::uint64_t rank = 0; rank < ranks; ++rank) {
+    std::vector<StagedLayout::NamedFile>& of_rank = files.emplace_back();
+    CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
+    for (std::uint64_t i = 0; i < count; ++i) {
+      CAIRN_TRY_ASSIGN(const std::string_view name, reader.counted_text());
+      CAIRN_TRY_ASSIGN(const std::uint64_t bytes, reader.varint());
+      of_rank.push_back({std::string(name), bytes});
+    }
+  }
+  return files;
+}
+
 void append_deadlines(std::string& out, const SaveDeadlines& deadlines) {
   append_milliseconds(out, deadlines.progress);
   append_milliseconds(out, deadlines.sync);
@@ -275,23 +310,7 @@ Result<LayoutMessage> decode_layout(std::string_view bytes) {
   CAIRN_TRY_ASSIGN(message.layout.arena_bytes, reader.varint());
   CAIRN_TRY_ASSIGN(const std::uint64_t file_count, reader.count());
   for (std::uint64_t i = 0; i < file_count; ++i) {
-    StagedLayout::File& file = message.layout.files.emplace_back();
-    CAIRN_TRY_ASSIGN(file.arena_offset, reader.varint());
-    CAIRN_TRY_ASSIGN(const bool is_plain, read_flag(reader));
-    if (is_plain) {
-      CAIRN_TRY_ASSIGN(file.plain, read_plain_file(reader));
-      continue;
-    }
-    CAIRN_TRY_ASSIGN(file.index.rank, read_u32(reader));
-    CAIRN_TRY_ASSIGN(file.index.file_number, read_u32(reader));
-    CAIRN_TRY_ASSIGN(file.index.file_count, read_u32(reader));
-    CAIRN_TRY_ASSIGN(const std::uint64_t item_count, reader.count());
-    std::uint64_t end = 0;
-    for (std::uint64_t number = 0; number < item_count; ++number) {
-      manifest::TrailerItem& item = file.index.items.emplace_back();
-      CAIRN_TRY(manifest::read_item(reader, end, item));
-      end = item.range.item_offset + item.range.item_length;  // read_item() has checked the sum
-    }
+    CAIRN_TRY(read_staged_file(reader, message.layout.files.emplace_back()));
   }
   CAIRN_TRY_ASSIGN(const bool commits, read_flag(reader));
   if (commits) {
@@ -300,17 +319,7 @@ Result<LayoutMessage> decode_layout(std::string_view bytes) {
   }
   CAIRN_TRY_ASSIGN(const bool is_of_directory, read_flag(reader));
   if (is_of_directory) {
-    CAIRN_TRY_ASSIGN(const std::uint64_t ranks, reader.count());
-    auto& files = message.layout.directory_files.emplace();
-    for (std::uint64_t rank = 0; rank < ranks; ++rank) {
-      std::vector<StagedLayout::NamedFile>& of_rank = files.emplace_back();
-      CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.count());
-      for (std::uint64_t i = 0; i < count; ++i) {
-        CAIRN_TRY_ASSIGN(const std::string_view name, reader.counted_text());
-        CAIRN_TRY_ASSIGN(const std::uint64_t size, reader.varint());
-        of_rank.push_back({std::string(name), size});
-      }
-    }
+    CAIRN_TRY_ASSIGN(message.layout.directory_files, read_directory_files(reader));
   }
   CAIRN_TRY(expect_end(reader));
   return message;
