@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -86,11 +87,29 @@ class CommitStrategy {
   bool is_earlier_save(const SaveId& job, std::uint64_t number) const {
     return !identity_.is_copy() && job == identity_.job_id && number < identity_.save_number;
   }
-  // Moves a file of the folder over `name`. On a network file system a rename may have succeeded although the answer
-  // was lost: `has_moved` finds out. If it can't, `what` says what is unknown.
+  // (5) Whether the published files are still there. A save that took this save for dead may have removed them.
+  Result<void> check_published(const std::vector<std::string>& published) const {
+    CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage_.list());
+    std::unordered_set<std::string_view> names;
+    for (const storage::ListedFile& file : files) names.insert(file.name);
+    for (const std::string& name : published) {
+      if (names.contains(name)) continue;
+      return Error(ErrorCode::kUnavailable,
+                   "a file of this save was removed before the commit: the save was silent for so long that another "
+                   "save took it for dead, save again")
+          .file(name);
+    }
+    return {};
+  }
+  // Moves a file of the folder over `name`. The other arguments are those of settle_move().
   Result<void> move_into_place(std::string_view from, const std::string& name, bool& may_be_visible,
                                std::string_view what, const std::function<Result<bool>()>& has_moved) {
-    Result<void> moved = storage_.replace(in_folder(from), name);
+    return settle_move(storage_.replace(in_folder(from), name), may_be_visible, what, has_moved);
+  }
+  // Returns whether a rename has succeeded, which answered `moved`. On a network file system the answer of a success
+  // may be lost: `has_moved` finds out. If it can't, `what` says what is unknown, and `may_be_visible` is set.
+  static Result<void> settle_move(Result<void> moved, bool& may_be_visible, std::string_view what,
+                                  const std::function<Result<bool>()>& has_moved) {
     if (moved) return {};
     const bool was_visible = std::exchange(may_be_visible, true);  // unknown state, also if has_moved() throws
     if (const Result<bool> found = has_moved(); found) {

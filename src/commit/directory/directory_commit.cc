@@ -24,10 +24,8 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cerrno>
 #include <optional>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -40,7 +38,6 @@
 namespace cairn::commit {
 namespace {
 
-constexpr std::string_view kSealedRecordName = kSealedDirectoryRecordName;
 // Ranks that publish while their save is withdrawn.
 constexpr int kDirectoryRemovalsMax = 16;
 // Saves that replace the directory between a look and the lock.
@@ -72,7 +69,7 @@ class DirectoryCommit final : public CommitStrategy {
   Result<std::vector<FolderFile>> sealed_files(const CommitContent& content) override {
     CAIRN_TRY_ASSIGN(std::string record, content.render());
     std::vector<FolderFile> files;
-    files.push_back({kSealedRecordName, std::move(record)});
+    files.push_back({kSealedDirectoryRecordName, std::move(record)});
     return files;
   }
 
@@ -86,7 +83,7 @@ class DirectoryCommit final : public CommitStrategy {
   }
 
   Result<void> make_visible(Durability durability, bool& may_be_visible) override {
-    CAIRN_TRY(storage_.publish(in_folder(kSealedRecordName), std::string(kDirectoryRecordName)));
+    CAIRN_TRY(storage_.publish(in_folder(kSealedDirectoryRecordName), std::string(kDirectoryRecordName)));
     CAIRN_TRY(sync("", durability));
     if (lock_ != nullptr && !lock_->is_held()) {
       return Error(
@@ -97,16 +94,12 @@ class DirectoryCommit final : public CommitStrategy {
     const bool exchanges = !old_.is_empty();
     Result<void> moved = exchanges ? parent_->exchange_folders(new_name_, options_.name)
                                    : parent_->move_folder(new_name_, options_.name);
+    Result<void> settled =
+        settle_move(std::move(moved), may_be_visible, "which directory is in place, so the files of both are kept",
+                    [this] { return is_in_place(); });
+    if (!settled && !may_be_visible) return std::move(settled).error().file(options_.name);
+    CAIRN_TRY(std::move(settled));
     may_be_visible = true;
-    if (!moved) {  // on a network file system the answer of a success may be lost
-      const Result<bool> found = is_in_place();
-      if (found && !*found) may_be_visible = false;
-      if (found && !*found) return std::move(moved).error().file(options_.name);
-      if (!found) {
-        return std::move(moved).error().while_doing(
-            "committing; it is unknown which directory is in place, so the files of both are kept");
-      }
-    }
     has_replaced_ = exchanges;
     if (durability != Durability::kDurable) return {};
     if (auto synced = parent_->sync(); !synced) {  // (5c)
@@ -162,21 +155,6 @@ class DirectoryCommit final : public CommitStrategy {
             .file(options_.name);
       }
     }
-  }
-
-  // (5a) A save that took this save for dead may have removed the files, under the lock of the new directory.
-  Result<void> check_published(const std::vector<std::string>& published) const {
-    CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage_.list());
-    std::unordered_set<std::string_view> names;
-    for (const storage::ListedFile& file : files) names.insert(file.name);
-    for (const std::string& name : published) {
-      if (names.contains(name)) continue;
-      return Error(ErrorCode::kUnavailable,
-                   "a file of this save was removed before the commit: the save was silent for so long that another "
-                   "save took it for dead, save again")
-          .file(name);
-    }
-    return {};
   }
 
   // A save that was killed right after its commit leaves its private folder in the directory.

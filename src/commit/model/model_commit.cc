@@ -117,7 +117,7 @@ class ModelCommit final : public CommitStrategy {
     CAIRN_TRY_ASSIGN(old_, look_at_model_in_place());
     if (is_of_the_directory_) CAIRN_TRY(check_not_superseded(old_));
     CAIRN_TRY(check_overwrite(old_));
-    CAIRN_TRY(check_published(content.files));
+    if (publishes()) CAIRN_TRY(check_published(content.files));  // (5a)
     if (!is_of_the_directory_) return std::optional<ReplacedList>();
     replaced_ = replaced_model_files(old_, content.files);
     std::vector<StampedFile> listed = replaced_;
@@ -250,22 +250,6 @@ class ModelCommit final : public CommitStrategy {
     if (!now.index.present || now.index.same_as(seen_.index)) return true;
     return now.index.readable && std::all_of(now.index.index.files.begin(), now.index.index.files.end(),
                                              [&](const auto& named) { return changed.contains(named.second); });
-  }
-
-  // (5a) A cleaner that took this save for dead may have removed the files.
-  Result<void> check_published(const std::vector<std::string>& published) const {
-    if (!publishes()) return {};
-    CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage_.list());
-    std::unordered_set<std::string_view> names;
-    for (const storage::ListedFile& file : files) names.insert(file.name);
-    for (const std::string& name : published) {
-      if (names.contains(name)) continue;
-      return Error(ErrorCode::kUnavailable,
-                   "a file of this save was removed before the commit: the save was silent for so long that another "
-                   "save took it for dead, save again")
-          .file(name);
-    }
-    return {};
   }
 
   // (5b)
