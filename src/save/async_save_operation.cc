@@ -25,15 +25,10 @@
 // its error in a failure mark, which the writers of the remaining ranks read.
 #include "save/async_save_operation.h"
 
-#include <atomic>
-#include <chrono>
-#include <mutex>
 #include <utility>
 
 #include "commit/job_identity.h"
 #include "core/attempt.h"
-#include "os/call_within.h"
-#include "os/process_identity.h"
 #include "os/umask.h"
 #include "save/claim_options.h"
 #include "save/held_parts.h"
@@ -41,8 +36,6 @@
 #include "save/plan_exchange.h"
 #include "save/save_messages.h"
 #include "save_plan/local_plans.h"
-#include "staging/snapshot_copy.h"
-#include "storage/open_directory.h"
 
 namespace cairn::checkpointer {
 namespace {
@@ -61,17 +54,11 @@ AsyncSaveOperation::AsyncSaveOperation(const AsyncSaveResources& resources, cons
       place_(place_of(options.save, ranks_)) {}
 
 Result<AsyncSave> AsyncSaveOperation::run(const Result<const StateDict*>& state) {
-  // Without abandon() the writer would keep the save and the arena until the deadline. attempt() makes exceptions
-  // errors, so that exceptions reach abandon(), too.
   const auto rank_count = static_cast<std::uint32_t>(ranks_.size());
   events_ = events::Operation::begin(EventOperation::kSave, {directory_, place_.rank, rank_count}, true);
   Result<AsyncSave> save = attempt([&] { return take_steps(state); });
   if (!save && !shared_) events_.fail(save.error());
-  if (!save && shared_) {
-    shared_->events.fail(shared_->named(save.error()));  // before the writer reports the end
-    shared_->abandon(save.error());
-    shared_->devices.reset();  // here and not on the writer's thread: samples may hold back the caller's streams
-  }
+  if (!save && shared_) shared_->fail(save.error());
   return save;
 }
 
@@ -179,29 +166,20 @@ Result<AsyncSave> AsyncSaveOperation::begin() {
   shared.file_bytes = plan_->file_bytes;
   CAIRN_TRY(resources_.arenas->fit(shared.arena, plan_->layout->arena_bytes, options_.save.interrupted,
                                    memory_wait_max(options_.save.deadlines)));
-  const SaveOptions& save = options_.save;
-  writer::SaveRequest request;
+  writer::SaveRequest request = save_request(shared, options_, plan_->layout);
   request.directory = directory_;
   request.ticket = *ticket_;
   request.place = place_;
-  request.arena = shared.arena;
-  request.layout = plan_->layout;
   for (std::size_t i = 0; i < plan_->layout->files.size(); ++i) {
     request.names.push_back(commit::data_file_name(*ticket_, place_.rank, static_cast<std::uint32_t>(i)));
   }
   if (const auto& commit_plan = plan_->layout->commit_plan) {
     request.checkpoint_id = checkpoint_id_;
-    request.notes = save.notes;
+    request.notes = options_.save.notes;
     shared.render_metadata = [commit_plan, ticket = *ticket_, place = request.place, id = checkpoint_id_] {
       return commit_plan->pickle(ticket, place, id);
     };
   }
-  request.durability = save.durability;
-  request.thread_count = save.thread_count;
-  request.direct_io = save.direct_io;
-  request.trainer_waits = !options_.asynchronous_staging;
-  request.deadlines = save.deadlines;
-  request.umask = os::current_umask();
   shared.arena->forget_staged();
   is_with_writer_ = true;  // from now on the writer reports a failure to the remaining ranks
   CAIRN_TRY(shared.save->begin(request));

@@ -64,14 +64,9 @@ std::string DirectorySave::new_directory(const SaveId& save_id) const {
 Result<AsyncSave> DirectorySave::run(const Result<const StateDict*>& state) {
   const auto rank_count = static_cast<std::uint32_t>(ranks_.size());
   events_ = events::Operation::begin(EventOperation::kSave, {directory_.string(), place_.rank, rank_count}, true);
-  // As in AsyncSaveOperation::run().
   Result<AsyncSave> save = attempt([&] { return take_steps(state); });
   if (!save && !shared_) events_.fail(save.error());
-  if (!save && shared_) {
-    shared_->events.fail(shared_->named(save.error()));
-    shared_->abandon(save.error());
-    shared_->devices.reset();
-  }
+  if (!save && shared_) shared_->fail(save.error());
   return save;
 }
 
@@ -211,20 +206,11 @@ Result<std::vector<std::string>> DirectorySave::answer(const std::vector<std::st
 
 // Step 3.
 Result<AsyncSave> DirectorySave::begin() {
-  const SaveOptions& save = options_.save;
-  writer::SaveRequest request;
+  writer::SaveRequest request = save_request(*shared_, options_, layout_);
   request.directory = new_directory(ticket_->identity.save_id);
   request.ticket = *ticket_;
   request.place = place_;
-  request.arena = shared_->arena;
-  request.layout = layout_;
   request.names = names_;
-  request.durability = save.durability;
-  request.thread_count = save.thread_count;
-  request.direct_io = save.direct_io;
-  request.trainer_waits = !options_.asynchronous_staging;
-  request.deadlines = save.deadlines;
-  request.umask = os::current_umask();
   shared_->arena->forget_staged();
   is_with_writer_ = true;  // from now on the writer reports a failure to the remaining ranks
   CAIRN_TRY(shared_->save->begin(request));

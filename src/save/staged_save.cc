@@ -7,7 +7,8 @@
 #include "events/work.h"
 #include "os/call_within.h"
 #include "os/process_identity.h"
-#include "save/held_parts.h"
+#include "os/umask.h"
+#include "save/rank_differences.h"
 #include "staging/snapshot_copy.h"
 #include "storage/open_directory.h"
 
@@ -72,6 +73,12 @@ SaveProgress StagedSave::progress() const {
   return progress;
 }
 
+void StagedSave::fail(const Error& reason) {
+  events.fail(named(reason));  // before the writer reports the end
+  abandon(reason);
+  devices.reset();  // here and not on the writer's thread: samples may hold back the caller's streams
+}
+
 void StagedSave::end(Result<commit::RankSaveReport> outcome) {
   if (!outcome) {
     events.fail(named(outcome.error()));
@@ -120,6 +127,20 @@ Result<void> sample_sources(StagedSave& shared, const AsyncSaveOptions& options)
   CAIRN_TRY_ASSIGN(shared.devices, staging::DeviceSources::mark(shared.copies, shared.links, sample_seed));
   if (sample_seed) shared.samples = staging::SourceSamples::take(shared.copies, *sample_seed);
   return {};
+}
+
+writer::SaveRequest save_request(const StagedSave& shared, const AsyncSaveOptions& options,
+                                 std::shared_ptr<const writer::StagedLayout> layout) {
+  writer::SaveRequest request;
+  request.arena = shared.arena;
+  request.layout = std::move(layout);
+  request.durability = options.save.durability;
+  request.thread_count = options.save.thread_count;
+  request.direct_io = options.save.direct_io;
+  request.trainer_waits = !options.asynchronous_staging;
+  request.deadlines = options.save.deadlines;
+  request.umask = os::current_umask();
+  return request;
 }
 
 Result<AsyncSave> stage_in_background_or_now(const std::shared_ptr<StagedSave>& shared, const AsyncSaveOptions& options,

@@ -57,6 +57,9 @@ struct StagedSave {
   std::shared_ptr<device::Links> links;
 
   void abandon(const Error& reason) const { save->abandon(rank ? Error(reason).rank(*rank) : reason); }
+  // Ends the save after an error of the operation, also one that attempt() made of an exception. Without this call the
+  // writer would keep the save and the arena until the deadline.
+  void fail(const Error& reason);
   // A writer process sends its reports with a delay. Before the first report the phase and the totals come from here.
   SaveProgress progress() const;
   // An error that the caller receives from a future, with the directory of the save.
@@ -74,6 +77,11 @@ Result<void> start_writer(const std::shared_ptr<StagedSave>& shared, events::Ope
 // After the copies are listed: marks the work of devices before the copies, and samples the tensors if the options ask
 // for an alarm.
 Result<void> sample_sources(StagedSave& shared, const AsyncSaveOptions& options);
+
+// What the options, the arena and `layout` say about the request to the writer. The operation adds the place, the names
+// and, at the coordinator, the checkpoint. The umask is that of now.
+writer::SaveRequest save_request(const StagedSave& shared, const AsyncSaveOptions& options,
+                                 std::shared_ptr<const writer::StagedLayout> layout);
 
 // After the writer's begin(): copies the listed items into the arena, on this thread or by `in_background`, as the
 // options say; then the writer goes on alone. Returns the caller's handle.
