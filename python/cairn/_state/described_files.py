@@ -55,7 +55,7 @@ class DescribedFiles:
 
     def add_torch_save(self, name: str, value: Any) -> None:
         """Adds a file of ``torch.save``, whose storages ``torch.load`` puts into the memory of the CPU."""
-        pickled = StoragePickle(name, value, on_cpu=True)
+        pickled = StoragePickle(name, value)
         for number, storage in enumerate(pickled.storages):
             self._add_tensor(f"{name}/data/{number}", storage)
         self.files.append(SavedFile(name, True, pickled.data, len(pickled.storages)))

@@ -11,40 +11,38 @@ from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
-from torch.serialization import location_tag, normalize_storage_type
+from torch.serialization import normalize_storage_type
 
 from cairn._state.tensor_memory import check_memory
 
 _PROTOCOL = 2  # of torch.save
+_LOCATION = "cpu"  # of every storage
 
 
 class StoragePickle:
     """The pickle of one object.
 
     `data` is the pickle. `storages` are the bytes of its storages, as tensors of dtype uint8 that keep the storages
-    alive. With `on_cpu`, ``torch.load`` puts storages of devices into the memory of the CPU, as for a staged state.
-    Raises the errors of the pickled objects, as ``torch.save`` does. Also raises InvalidArgument for a tensor whose
-    storage was freed, and Unsupported for a FakeTensor, both with `name`: ``torch.save`` stores these, and
-    ``torch.load`` fails.
+    alive. ``torch.load`` puts storages of devices into the memory of the CPU, as for a staged state. Raises the errors
+    of the pickled objects, as ``torch.save`` does. Also raises InvalidArgument for a tensor whose storage was freed,
+    and Unsupported for a FakeTensor, both with `name`: ``torch.save`` stores these, and ``torch.load`` fails.
     """
 
-    def __init__(self, name: str, value: Any, *, on_cpu: bool) -> None:
+    def __init__(self, name: str, value: Any) -> None:
         self.storages: list[torch.Tensor] = []
         buffer = io.BytesIO()
-        _StoragePickler(buffer, name, self.storages, on_cpu).dump(value)
+        _StoragePickler(buffer, name, self.storages).dump(value)
         self.data = buffer.getvalue()
 
 
 class _StoragePickler(pickle.Pickler):
-    def __init__(self, buffer: io.BytesIO, name: str, storages: list[torch.Tensor], on_cpu: bool) -> None:
+    def __init__(self, buffer: io.BytesIO, name: str, storages: list[torch.Tensor]) -> None:
         super().__init__(buffer, protocol=_PROTOCOL)
         self._name = name
         self._storages = storages
-        self._on_cpu = on_cpu
         # By the storage's address as an object of C++, and its class: torch.load gives all tensors of a key the dtype
         # of the first. A storage under two dtypes, which torch.save refuses, is stored once for each.
         self._keys: dict[tuple[int, Any], str] = {}
-        self._locations: dict[str, str] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         """Checks tensors, and leaves their form to themselves."""
@@ -69,5 +67,4 @@ class _StoragePickler(pickle.Pickler):
         if key is None:
             key = self._keys[place] = str(len(self._storages))
             self._storages.append(torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))
-            self._locations[key] = "cpu" if self._on_cpu else location_tag(storage)
-        return ("storage", storage_type, key, self._locations[key], count)
+        return ("storage", storage_type, key, _LOCATION, count)
