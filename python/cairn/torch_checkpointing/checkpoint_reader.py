@@ -163,11 +163,11 @@ def _items_of_dcp(directory: Path, rank: int, reading: Reading) -> _Finder:
                 key=key,
                 rank=rank,
             )
-        node = whole.tree.entry(key)
+        node = whole.node.entry(key)
         if node is None and isinstance(item.value, Mapping) and not item.value:
-            node = type(whole.tree)()
+            node = type(whole.node)()
         if node is None:
-            raise _no_item(directory, key, list(whole.tree.entries))
+            raise _no_item(directory, key, list(whole.node.entries))
         return SavedItem(key, whole, node, refusal)
 
     return find
@@ -187,9 +187,9 @@ def _items_of_files(directory: Path, info: CheckpointReadInfo, rank: int, readin
         if recorded is not None and may_differ and recorded.must_reshard(key, targets.get(key)):
             if not joined:
                 joined.append(WholeCheckpoint(os.fsencode(directory), reading))
-            node = joined[0].tree.entry(key)
+            node = joined[0].node.entry(key)
             if node is None:
-                raise _no_item(directory, key, list(joined[0].tree.entries))
+                raise _no_item(directory, key, list(joined[0].node.entries))
             return SavedItem(key, joined[0], node)
         layout = None if recorded is None else recorded.layout(key, rank, item.layout, reading.allow_pickle)
         layout = layout or item.layout or default_torch_layout_info(key, rank)

@@ -19,37 +19,12 @@ from cairn.checkpointer.selection import Reading
 from cairn.errors import Corrupt, UnsafeContent, Unsupported
 
 
-class WholeCheckpoint:
-    """The items of all ranks: of a DCP checkpoint, or of a directory of torch_checkpointing, which the engine puts
-    together."""
+class _SavedItems:
+    """Saved values and tensors below `node`, which the engine reads one by one."""
 
-    holds_parts = False
-
-    def __init__(self, directory: bytes, reading: Reading) -> None:
-        with naming_latest(directory):
-            self._saved = SavedRank(directory, None, reading, to_devices=True)
-        self.notes: dict[str, Any] = self._saved.notes
-        self.tree: Branch = self._saved.tree()
-        number_parameters(self.tree)
-
-    def read_values(self, slots: Sequence[Slot]) -> None:
-        """Reads and decodes the values of `slots`."""
-        self._saved.read_values(slots)
-
-    def read_tensors(self, slots: Sequence[Slot]) -> None:
-        """Fills the targets of `slots`, and makes new tensors for slots without a target."""
-        self._saved.read_tensors(slots)
-
-
-class EngineItem:
-    """An item in a file of ``torch.save`` with values that torch's rules refuse, such as arrays of NumPy: the engine
-    reads its values one by one, and only those that a load asks for."""
-
-    holds_parts = True
-
-    def __init__(self, file: Path, reading: Reading) -> None:
-        self._saved = SavedRank(os.fsencode(file), None, reading)
-        self.node: Branch = self._saved.tree()
+    def __init__(self, saved: SavedRank) -> None:
+        self._saved = saved
+        self.node: Branch = saved.tree()
         number_parameters(self.node)
 
     def read_values(self, slots: Sequence[Slot]) -> None:
@@ -59,6 +34,29 @@ class EngineItem:
     def read_tensors(self, slots: Sequence[Slot]) -> None:
         """Fills the targets of `slots`, and makes new tensors for slots without a target."""
         self._saved.read_tensors(slots)
+
+
+class WholeCheckpoint(_SavedItems):
+    """The items of all ranks: of a DCP checkpoint, or of a directory of torch_checkpointing, which the engine puts
+    together."""
+
+    holds_parts = False
+
+    def __init__(self, directory: bytes, reading: Reading) -> None:
+        with naming_latest(directory):
+            saved = SavedRank(directory, None, reading, to_devices=True)
+        self.notes: dict[str, Any] = saved.notes
+        super().__init__(saved)
+
+
+class EngineItem(_SavedItems):
+    """An item in a file of ``torch.save`` with values that torch's rules refuse, such as arrays of NumPy: the engine
+    reads its values one by one, and only those that a load asks for."""
+
+    holds_parts = True
+
+    def __init__(self, file: Path, reading: Reading) -> None:
+        super().__init__(SavedRank(os.fsencode(file), None, reading))
 
 
 class TorchItem:
