@@ -32,11 +32,6 @@ from cairn.torch_checkpointing.saver_terms import (
 NOTE = "torch_checkpointing"
 
 
-def why_not_native() -> str:
-    """Returns "": the engine writes the files."""
-    return ""
-
-
 def begin_save(save: ItemsToSave, *, asynchronous_staging: bool) -> PendingSave:
     """Begins a save by a writer process. All ranks of torch's default process group call this."""
     call = _call(save, "torch_checkpointing.async_save")

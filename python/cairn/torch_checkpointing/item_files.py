@@ -27,11 +27,6 @@ from cairn.torch_checkpointing.metadata_file import METADATA_FILE_NAME, message_
 from cairn.torch_checkpointing.saver_terms import ItemsToSave
 
 
-def why_not_native() -> str:
-    """Returns "": the engine writes the files."""
-    return ""
-
-
 def begin_save(save: ItemsToSave, *, asynchronous_staging: bool) -> PendingSave:
     """Begins a save by a writer process. The staging future is done when the state may change, and the upload future
     when the files are durable and in place and ``save.finish()`` has returned. All ranks of torch's default process

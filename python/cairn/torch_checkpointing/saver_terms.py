@@ -32,7 +32,7 @@ from torch_checkpointing.types import RankInfo
 from cairn._calls.async_save import prepare_async_saves
 from cairn._torch_names.torch_floor import AsyncCheckpointerType
 from cairn._torch_protocol.hooks import hooks_of, why_not_native
-from cairn.errors import InternalError, Unsupported
+from cairn.errors import Unsupported
 
 _BARRIERS = (DefaultStoreBarrierConfig, TCPStoreBarrierConfig)
 _NO_ARGUMENTS = CheckpointWriterArgs(CheckpointWriterConfig(), RankInfo(0, 1, 0, 1), LocalFileSystemStorageConfig())
@@ -230,8 +230,3 @@ def _methods_of_instance(instance: object, kinds: tuple[type, ...]) -> frozenset
 
 def _named(argument: str, reason: str) -> str:
     return f"{argument}: {reason}" if reason else ""
-
-
-def refuse_unknown_write() -> NoReturn:
-    """Raises InternalError: a saver asked for a write of the engine that the saver must not ask for."""
-    raise InternalError("the engine does not write these files")

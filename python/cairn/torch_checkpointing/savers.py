@@ -38,8 +38,6 @@ class WaitTimeout(Unavailable, TimeoutError, RuntimeError):
 class _Writer(Protocol):
     """The modules that write: :mod:`item_files` and :mod:`dcp_files`."""
 
-    def why_not_native(self) -> str: ...
-
     def begin_save(self, save: ItemsToSave, *, asynchronous_staging: bool) -> PendingSave: ...
 
     def save_now(self, save: ItemsToSave) -> None: ...
@@ -56,7 +54,7 @@ def why_stock_saves(terms: SaverTerms, files: Files) -> str:
     reason = why_stock(terms)
     if reason and files == "ours":
         refuse_with_ours(reason)
-    return reason or _WRITERS[files].why_not_native()
+    return reason
 
 
 @stands_for_base
