@@ -135,14 +135,17 @@ struct SaveInFlight {
   bool is_leftover = false;
   // False if only a different user may enter the private folder: then only the save id is known.
   bool is_readable = true;
-  std::filesystem::path directory;  // of the checkpoint: `root`, or a directory in `root`
+  // Of the checkpoint: `root`, or a directory in `root`, which may be missing if the save is of torch_checkpointing.
+  std::filesystem::path directory;
 };
 
-// Saves in flight, and dead saves, of DCP checkpoints and of safetensors models.
+// Saves in flight, and dead saves, of DCP checkpoints, of safetensors models, and of directories of
+// torch_checkpointing.
 //
 // The saves in `root` itself by number, then the saves in each directory in `root`, in the order of the directories'
-// names: `root` may be a checkpoint, a model or a folder of both, as for latest(). Changes nothing on disk. kNotFound
-// if `root` is no directory. Leaves out directories in `root` that can't be read, and links to directories.
+// names: `root` may be a checkpoint, a model or a folder of both, as for latest(). Last the saves of
+// torch_checkpointing whose directories are not in place yet, by name. Changes nothing on disk. kNotFound if `root` is
+// no directory, and no save makes it. Leaves out directories in `root` that can't be read, and links to directories.
 Result<std::vector<SaveInFlight>> saves_in_flight(const std::filesystem::path& root);
 
 struct CleanedFile {
@@ -151,7 +154,9 @@ struct CleanedFile {
 };
 
 struct CleanedSave {
-  std::filesystem::path directory;  // `root`, or a directory in `root`
+  // `root`, or a directory in `root`; of a save of torch_checkpointing the hidden directory `.cairn-new-<save
+  // id>-<name>`, which goes too.
+  std::filesystem::path directory;
   SaveId save_id;
   std::vector<CleanedFile> files;
   std::uint64_t bytes = 0;  // of `files`
@@ -172,13 +177,14 @@ struct CleanOptions {
   std::function<bool()> interrupted = {};  // called before each directory; true: kCancelled
 };
 
-// Removes the dead saves in `root` and in the directories in `root`: saves of checkpoints and of models. A save is dead
-// if each of its processes has died, or, on another host, has given no sign of life for five minutes: the rule by which
-// a save cleans its own directory. Never removes a file that a checkpoint or a model needs, a file of a living save, a
-// committed checkpoint, a directory, or a foreign file outside of the dead save's private folder, which is Cairn's own.
-// A save that had committed before it died is completed: the files of the checkpoint that it replaced go. Does not
-// follow links in `root`. Safe beside running saves: the commits of a directory with dead saves wait meanwhile.
-// kNotFound if `root` is missing, kInvalidArgument if it is no directory.
+// Removes the dead saves in `root` and in the directories in `root`: saves of checkpoints, of models, and of
+// directories of torch_checkpointing, whose new directories are in `root`, or beside `root` if `root` is the
+// checkpoint. A save is dead if each of its processes has died, or, on another host, has given no sign of life for five
+// minutes: the rule by which a save cleans its own directory. Never removes a file that a checkpoint or a model needs,
+// a file of a living save, a committed checkpoint, or a foreign file outside of the dead save's private folder and new
+// directory, which are Cairn's own. A save that had committed before it died is completed: the files of the checkpoint
+// that it replaced go. Does not follow links in `root`. Safe beside running saves: the commits of a directory with dead
+// saves wait meanwhile. kNotFound if `root` is missing, kInvalidArgument if it is no directory.
 Result<CleanReport> clean(const std::filesystem::path& root, const CleanOptions& options = {});
 
 }  // namespace cairn

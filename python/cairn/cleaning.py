@@ -12,7 +12,7 @@ from cairn.errors import Error
 class CleanedSave(NamedTuple):
     """A dead save whose files were removed."""
 
-    directory: str
+    directory: str  # `root`, or a directory in `root`; of a save of torch_checkpointing the hidden one, which goes too
     save_id: str
     files: tuple[tuple[str, int], ...]  # name, relative to the directory, and bytes
 
@@ -43,14 +43,15 @@ def clean(root: str | os.PathLike[str], *, dry_run: bool = False) -> CleanReport
 
     A save is dead if each of its processes has died, or, on another host, has given no sign of life for five minutes:
     the rule by which a save cleans its own directory. A file that a checkpoint or a model needs, a file of a living
-    save, a committed checkpoint, a directory, and a foreign file outside of the private folder of a dead save are never
-    removed. A save that had committed before it died is completed: the files of the checkpoint that it replaced are
-    removed. Links in `root` are not followed.
+    save, a committed checkpoint, and a foreign file outside of the private folder and of the new directory of a dead
+    save are never removed. A save that had committed before it died is completed: the files of the checkpoint that it
+    replaced are removed. Links in `root` are not followed.
 
     With `dry_run` nothing changes, and the report says what a call without it would remove. Raises NotFound if `root`
-    does not exist, InvalidArgument if `root` is not a directory, and Unavailable if `root` can't be listed. A directory
-    that this user may not enter is a warning of the report, and a directory that can't be cleaned is a problem of the
-    report; the call goes on with the next directory.
+    does not exist, and is not the directory of a dead save of torch_checkpointing either, InvalidArgument if `root` is
+    not a directory, and Unavailable if `root` can't be listed. A directory that this user may not enter is a warning of
+    the report, and a directory that can't be cleaned is a problem of the report; the call goes on with the next
+    directory.
     """
     saves, warnings, problems = _engine.clean(os.fsencode(existing_directory(root)), dry_run)
     cleaned = (CleanedSave(os.fsdecode(directory), save_id, tuple(files)) for directory, save_id, files in saves)

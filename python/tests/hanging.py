@@ -6,8 +6,9 @@ import preloaded
 
 # $HANG is CALL:FILE. CALL makes FILE.reached, and waits while FILE exists. CALL is pread, pwrite or fsync of a data
 # file, large (pread of 64 KiB or more of a data file), lease (pread of a manager's lease), renameat to a name that ends
-# with .metadata, unlinkat of a data file, or readlink or realpath of a name that ends with .link. The engine makes all
-# of these calls through the dynamic symbols. Of the interpreter's own calls only readlink is affected.
+# with .metadata, exchange (renameat2 of the new directory of a save), unlinkat of a data file, or readlink or realpath
+# of a name that ends with .link. The engine makes all of these calls through the dynamic symbols. Of the interpreter's
+# own calls only readlink is affected.
 _SHIM = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -71,6 +72,12 @@ int renameat(int old_folder, const char *old_name, int new_folder, const char *n
   if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "renameat");
   if (strstr(new_name, ".metadata") != NULL) hang(file_of("renameat"));
   return real(old_folder, old_name, new_folder, new_name);
+}
+int renameat2(int old_folder, const char *old_name, int new_folder, const char *new_name, unsigned flags) {
+  static int (*real)(int, const char *, int, const char *, unsigned);
+  if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "renameat2");
+  if (flags == 2 && strstr(old_name, ".cairn-new-") == old_name) hang(file_of("exchange"));
+  return real(old_folder, old_name, new_folder, new_name, flags);
 }
 static void wait_for_link(const char *path) {
   if (strstr(path, ".link") != NULL) hang(file_of("readlink"));

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import checkpointing_managers as managers
+import hanging
 import pytest
 import torch
 import torch.distributed as dist
@@ -320,7 +321,7 @@ DYING = """
 
 def value_in(directory: Path) -> float:
     """The one value of all tensors; a mixture of two saves fails."""
-    files = names_in(directory) - {".cairn-record"}
+    files = names_in(directory) - {".cairn-record", ".cairn-lock"}  # a killed process may leave its lock file
     assert files == {f"t{i}_0.pt" for i in range(4)}
     (value,) = {value for name in files for value in torch.load(directory / name).unique().tolist()}
     return float(value)
@@ -347,3 +348,51 @@ def test_a_killed_writer_leaves_a_whole_save(tmp_path: Path) -> None:
     managers.save(with_manager, tmp_path / "run/c", {f"t{i}": torch.full((2,), 3.0) for i in range(4)})
     with_manager.close()
     assert value_in(tmp_path / "run/c") == 3 and names_in(tmp_path / "run") == {"c"}
+
+
+# The second save hangs right before its commit. Prints the process that writes and how the save looks then, and dies.
+HANGING = """
+    import os, pathlib, signal, sys, time
+    import torch
+    import cairn
+    from cairn import torch_checkpointing as ours
+    from checkpointing_managers import Items
+    run, hang = map(pathlib.Path, sys.argv[1:])
+    saver = ours.make_async_checkpoint_saver(files="theirs")
+    for value in (1.0, 2.0):
+        if value == 2:
+            hang.touch()
+        items = Items(**{f"t{i}": torch.full((4,), value) for i in range(4)})
+        written = saver.save(str(run / "c"), items)[1]
+        if value == 1:
+            written.result()
+    while not hang.with_name(hang.name + ".reached").exists():
+        time.sleep(0.01)
+    (save,) = cairn.saves_in_flight(run)
+    print(save.writers[0].pid)
+    print(save.directory, save.is_leftover, [writer.state for writer in save.writers])
+    begun = time.monotonic()
+    print(cairn.latest(run, wait=0.3), time.monotonic() - begun >= 0.3, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_dead_save_is_listed_and_cleaned(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    variables = {"LD_PRELOAD": str(hanging.library(tmp_path)), "HANG": f"exchange:{tmp_path / 'hang'}"}
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-c", textwrap.dedent(HANGING), str(run), str(tmp_path / "hang")]
+    environment = {**os.environ, **variables, "PYTHONPATH": path}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    writer, *told = done.stdout.splitlines()
+    os.kill(int(writer), signal.SIGKILL)
+    assert told == [f"{run / 'c'} False ['alive']", f"{run / 'c'} True"]
+    while not (dead := cairn.saves_in_flight(run / "c")[0]).is_leftover:
+        time.sleep(0.01)
+    assert dead.directory == str(run / "c")
+    tried = cairn.clean(run / "c", dry_run=True)
+    assert {name for name, _ in tried.saves[0].files} > {f"t{i}_0.pt" for i in range(4)}
+    assert cairn.clean(run / "c") == tried
+    assert names_in(run) == {"c"} and value_in(run / "c") == 1
+    assert not cairn.saves_in_flight(run)

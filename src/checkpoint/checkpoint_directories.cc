@@ -1,5 +1,8 @@
 #include "checkpoint/checkpoint_directories.h"
 
+#include <system_error>
+#include <utility>
+
 #include "commit/lease.h"
 #include "storage/open_directory.h"
 
@@ -15,6 +18,24 @@ Result<std::optional<CheckpointDirectories>> checkpoint_directories(const std::f
   std::erase_if(*found, is_private_folder);
   found->insert(found->begin(), root);
   return found;
+}
+
+std::vector<PlacedNewDirectory> placed_new_directories(const std::filesystem::path& root) {
+  std::vector<PlacedNewDirectory> placed;
+  const auto add = [&placed](const std::filesystem::path& parent, const std::string& name) {
+    const auto storage = storage::open_directory(parent);
+    auto directories = storage ? commit::new_directories_in(**storage) : storage.error();
+    if (!directories) return;
+    for (commit::NewDirectory& directory : *directories) {
+      if (name.empty() || directory.name == name) placed.push_back({parent, std::move(directory)});
+    }
+  };
+  add(root, "");
+  std::error_code error;
+  std::filesystem::path real = std::filesystem::weakly_canonical(root, error);
+  if (!real.has_filename()) real = real.parent_path();  // "/" at the end of a missing directory
+  if (!error && real.has_filename()) add(real.parent_path(), real.filename().string());
+  return placed;
 }
 
 }  // namespace cairn::checkpointer

@@ -58,23 +58,43 @@ void clean_directory(const fs::path& directory, bool dry_run, CleanReport& repor
   report.problems.push_back(explain(std::move(removed).error()));
 }
 
+Error interrupted_before(const fs::path& directory) {
+  return {ErrorCode::kCancelled, "interrupted before '" + directory.string() + "' was cleaned"};
+}
+
+void clean_new_directory(const checkpointer::PlacedNewDirectory& placed, bool dry_run, CleanReport& report) {
+  const Result<std::unique_ptr<storage::Storage>> parent = storage::open_directory(placed.parent);
+  if (!parent) return;  // removed meanwhile
+  const auto removal = dry_run ? commit::Removal::kTry : commit::Removal::kDo;
+  add_to_report(placed.path(), commit::remove_if_dead(**parent, placed.directory, removal), report);
+}
+
 }  // namespace
 
 Result<CleanReport> clean(const fs::path& root, const CleanOptions& options) {
   CAIRN_TRY_ASSIGN(auto directories, checkpointer::checkpoint_directories(root));
-  if (!directories) return Error(ErrorCode::kNotFound, "no such directory").file(root.string());
-  std::sort(directories->begin() + 1, directories->end());
+  const std::vector<checkpointer::PlacedNewDirectory> new_directories = checkpointer::placed_new_directories(root);
+  if (!directories && new_directories.empty()) {
+    return Error(ErrorCode::kNotFound, "no such directory").file(root.string());
+  }
+  if (!directories) directories.emplace();
+  if (!directories->empty()) std::sort(directories->begin() + 1, directories->end());
   CleanReport report;
   const events::Work work = events::Work::begin(WorkKind::kClean, root.native(), events::Work::Unit::kDirectories);
-  work.set(0, directories->size());
+  work.set(0, directories->size() + new_directories.size());
   const std::shared_ptr<WorkCount> count = work.count();
   for (const fs::path& directory : *directories) {
     if (options.interrupted && options.interrupted()) {
-      return Error(ErrorCode::kCancelled, "interrupted before '" + directory.string() + "' was cleaned");
+      return interrupted_before(directory);
     }
     std::error_code ignored;
     const bool is_link = directory != root && fs::is_symlink(fs::symlink_status(directory, ignored));
     if (!is_link) clean_directory(directory, options.dry_run, report);
+    if (count) count->add_done(1);
+  }
+  for (const checkpointer::PlacedNewDirectory& placed : new_directories) {
+    if (options.interrupted && options.interrupted()) return interrupted_before(placed.path());
+    clean_new_directory(placed, options.dry_run, report);
     if (count) count->add_done(1);
   }
   work.end(true);

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <string>
 
+#include "commit/directory/new_directory.h"
 #include "commit/lease.h"
 #include "commit/save_ticket.h"
 #include "commit/testing/dead_lease.h"
@@ -86,6 +87,33 @@ TEST_F(Clean, LeavesLivingAndForeignFiles) {
   EXPECT_TRUE(fs::exists(root_ / "step-1" / commit::folder_of(kLiveId) / "lease"));
   EXPECT_TRUE(fs::exists(root_ / "step-1" / published));
   EXPECT_EQ(count_in(root_ / "step-1"), 4u);
+}
+
+// The new directory of a save of torch_checkpointing; `root` is the folder of the run, or the missing checkpoint.
+TEST_F(Clean, RemovesNewDirectories) {
+  for (const fs::path& root : {root_, root_ / "step-1"}) {
+    const fs::path made = root_ / commit::name_of_new_directory({kDeadId, "step-1"});
+    leave_dead_save(made);
+    std::ofstream(made / "model_0.pt") << std::string(50, 'x');
+    const fs::path living = root_ / commit::name_of_new_directory({kLiveId, "step-1"});
+    const auto storage = storage::make_directory(living).value();
+    const auto lease = commit::Lease::take_with_folder(*storage, {kLiveId, {5, 6}, 1}).value();
+    EXPECT_EQ(clean(root_ / "step-2").error().code(), ErrorCode::kNotFound);
+    const auto tried = clean(root, {.dry_run = true});
+    ASSERT_TRUE(tried) << tried.error().what();
+    EXPECT_EQ(count_in(root_), 2u);
+    const auto cleaned = clean(root);
+    ASSERT_TRUE(cleaned) << cleaned.error().what();
+    EXPECT_TRUE(cleaned->problems.empty() && cleaned->warnings.empty());
+    ASSERT_EQ(cleaned->saves.size(), 1u);
+    EXPECT_EQ(cleaned->saves[0].directory, made);
+    EXPECT_EQ(cleaned->saves[0].files.size(), 4u);
+    EXPECT_GT(cleaned->bytes, 156u);
+    EXPECT_EQ(tried->bytes, cleaned->bytes);
+    EXPECT_FALSE(fs::exists(made));
+    EXPECT_TRUE(fs::exists(living / commit::folder_of(kLiveId) / "lease"));
+    fs::remove_all(root_);
+  }
 }
 
 TEST_F(Clean, FollowsNoLinkInTheRoot) {

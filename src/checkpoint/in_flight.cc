@@ -107,6 +107,20 @@ Result<std::vector<SaveInFlight>> saves_in(const fs::path& directory) {
   return saves;
 }
 
+// Of saves of whole directories. A new directory without a private folder has no writer yet, or no more.
+std::vector<SaveInFlight> saves_in_new_directories(const fs::path& root) {
+  std::vector<SaveInFlight> saves;
+  for (const checkpointer::PlacedNewDirectory& placed : checkpointer::placed_new_directories(root)) {
+    const auto storage = storage::open_directory(placed.path());
+    if (!storage) continue;
+    auto save = look_at(**storage, placed.directory.save_id, commit::SaveForm::kDirectory);
+    if (!save) continue;
+    save->directory = placed.checkpoint();
+    saves.push_back(*std::move(save));
+  }
+  return saves;
+}
+
 // `root` first, then the directories in `root` by name. Of a directory and the links to that directory only the
 // directory is listed.
 Result<std::vector<fs::path>> directories_below(const fs::path& root) {
@@ -129,7 +143,11 @@ Result<std::vector<fs::path>> directories_below(const fs::path& root) {
 }  // namespace
 
 Result<std::vector<SaveInFlight>> saves_in_flight(const fs::path& root) {
-  CAIRN_TRY_ASSIGN(std::vector<SaveInFlight> saves, saves_in(root));
+  std::vector<SaveInFlight> whole = saves_in_new_directories(root);
+  auto listed = saves_in(root);
+  const bool is_new = !listed && listed.error().code() == ErrorCode::kNotFound && !whole.empty();
+  if (is_new) return whole;  // the first save of a directory
+  CAIRN_TRY_ASSIGN(std::vector<SaveInFlight> saves, std::move(listed));
   CAIRN_TRY_ASSIGN(const std::vector<fs::path> directories, directories_below(root));
   for (const fs::path& directory : directories) {
     if (directory == root) continue;
@@ -137,6 +155,7 @@ Result<std::vector<SaveInFlight>> saves_in_flight(const fs::path& root) {
     auto inside = saves_in(directory);
     if (inside) std::move(inside->begin(), inside->end(), std::back_inserter(saves));
   }
+  std::move(whole.begin(), whole.end(), std::back_inserter(saves));
   return saves;
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "commit/directory/new_directory.h"
 #include "commit/lease.h"
 #include "commit/meeting/save_marks.h"
 #include "commit/testing/dead_lease.h"
@@ -47,6 +48,33 @@ class SavesInFlight : public testing::Test {
   std::vector<std::unique_ptr<storage::Storage>> storages_;
   std::vector<commit::Lease> leases_;
 };
+
+// A save of torch_checkpointing, whose directory is not in place.
+TEST_F(SavesInFlight, NameTheDirectoryOfAWholeSave) {
+  commit::SaveIdentity identity{{1, 9}, kJob, 9};
+  identity.form = commit::SaveForm::kDirectory;
+  begin(directory("step-1"), 5);
+  storage::Storage& made = directory(commit::name_of_new_directory({identity.save_id, "step-2"}));
+  leases_.push_back(commit::Lease::take_with_folder(made, identity).value());
+  for (const fs::path& root : {root_, root_ / "step-2", root_ / "step-2" / ""}) {
+    const auto found = saves_in_flight(root);
+    ASSERT_TRUE(found) << found.error().what();
+    ASSERT_EQ(found->size(), root == root_ ? 2u : 1u);
+    EXPECT_EQ(found->back().save_id, identity.save_id);
+    EXPECT_EQ(found->back().save_number, 9u);
+    EXPECT_EQ(found->back().directory, root_ / "step-2");
+    EXPECT_EQ(found->back().writers.at(0).state, State::kAlive);
+    EXPECT_FALSE(found->back().is_leftover);
+    EXPECT_FALSE(latest(root, {.wait = std::chrono::milliseconds(1)}).value());
+  }
+  int looks = 0;
+  const auto waiting = latest(root_, {.wait = std::chrono::hours(1), .interrupted = [&] { return ++looks == 3; }});
+  ASSERT_FALSE(waiting) << "the wait ends only by the interruption";
+  EXPECT_EQ(waiting.error().code(), ErrorCode::kCancelled);
+  EXPECT_FALSE(saves_in_flight(root_ / "step-3"));
+  commit::leave_dead_lease(made, commit::folder_of_save(identity));
+  EXPECT_TRUE(saves_in_flight(root_ / "step-2")->at(0).is_leftover);
+}
 
 TEST_F(SavesInFlight, NameTheWriterOfALivingSave) {
   begin(directory(), 5);

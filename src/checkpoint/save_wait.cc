@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "checkpoint/checkpoint_directories.h"
 #include "commit/dead_saves.h"
@@ -18,6 +19,12 @@ bool has_save_in_flight(const std::filesystem::path& directory) {
   return has_living && *has_living;
 }
 
+bool has_whole_save_in_flight(const std::filesystem::path& root) {
+  const std::vector<PlacedNewDirectory> placed = placed_new_directories(root);
+  return std::any_of(placed.begin(), placed.end(),
+                     [](const PlacedNewDirectory& it) { return has_save_in_flight(it.path()); });
+}
+
 }  // namespace
 
 Result<bool> wait_for_saves(const std::filesystem::path& root, std::chrono::milliseconds wait_max,
@@ -29,7 +36,10 @@ Result<bool> wait_for_saves(const std::filesystem::path& root, std::chrono::mill
       return Error(ErrorCode::kCancelled, "interrupted while waiting for saves in flight");
     }
     CAIRN_TRY_ASSIGN(const std::optional<CheckpointDirectories> directories, checkpoint_directories(root));
-    if (!directories || std::none_of(directories->begin(), directories->end(), has_save_in_flight)) return true;
+    // The new directories first: a commit moves a save from a new directory into a directory of the list.
+    const bool waits = has_whole_save_in_flight(root) ||
+                       (directories && std::any_of(directories->begin(), directories->end(), has_save_in_flight));
+    if (!waits) return true;
     if (std::chrono::steady_clock::now() - start >= wait_max) return false;
   }
 }

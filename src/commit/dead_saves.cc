@@ -6,12 +6,12 @@
 #include "commit/dead_saves.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <memory>
 #include <utility>
 
 #include "commit/leftovers.h"
 #include "commit/model/model_leftovers.h"
+#include "commit/private_folder.h"
 #include "commit/storage_clock.h"
 
 namespace cairn::commit {
@@ -39,10 +39,11 @@ Result<std::vector<FoundSave>> find_dead(storage::Storage& storage, RemovedSaves
     const Result<void> joined = storage.join_folder(file.name);
     if (!joined && joined.error().code() == ErrorCode::kNotFound) continue;  // the save has ended
     if (!joined) {
-      const bool is_of_other_user =
-          joined.error().code() == ErrorCode::kUnsafe || joined.error().error_number() == EACCES;
-      if (is_of_other_user) removed.of_other_users.push_back(save->save_id);
-      if (!is_of_other_user) removed.problems.emplace_back(joined.error().what());
+      if (is_of_other_user(joined.error())) {
+        removed.of_other_users.push_back(save->save_id);
+      } else {
+        removed.problems.emplace_back(joined.error().what());
+      }
       continue;
     }
     const Result<bool> run_out = lease_has_run_out(storage, file.name, StorageClock::of_this_host());

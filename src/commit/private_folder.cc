@@ -1,5 +1,7 @@
 #include "commit/private_folder.h"
 
+#include <cerrno>
+
 #include "commit/lease.h"
 
 namespace cairn::commit {
@@ -42,6 +44,10 @@ void remove_private_folder(storage::Storage& storage, std::string_view folder, s
       return;
     }
   }
+}
+
+bool is_of_other_user(const Error& error) {
+  return error.code() == ErrorCode::kUnsafe || error.error_number() == EACCES;
 }
 
 Result<bool> is_dead_save(storage::Storage& storage, const std::string& folder, const StorageClock& clock) {

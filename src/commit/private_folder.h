@@ -27,6 +27,9 @@ enum class Keep : std::uint8_t { kNothing, kLease };
 void remove_private_folder(storage::Storage& storage, std::string_view folder, std::vector<std::string>& warnings,
                            Keep keep = Keep::kNothing);
 
+// Whether the error of a join means that the folder is one of a different user: its lease is not trusted.
+bool is_of_other_user(const Error& error);
+
 // Whether the save of a joined folder is dead by `clock`. Removes the folder if the folder is empty and the save does
 // not look dead.
 Result<bool> is_dead_save(storage::Storage& storage, const std::string& folder, const StorageClock& clock);

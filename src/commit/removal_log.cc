@@ -48,6 +48,7 @@ Result<void> RemovalLog::remove(std::string_view name) {
   std::optional<std::uint64_t> bytes;
   if (const auto file = storage_.open(name, false)) bytes = (*file)->size();
   if (!tries_) CAIRN_TRY(storage_.remove(name));
+  if (name == storage::kLockName) return {};  // of this removal
   if (count_ != nullptr) count_->add_done(1);
   if (noted_.emplace(name).second && bytes) files_.push_back({std::string(name), *bytes});
   return {};

@@ -122,7 +122,7 @@ class DirectoryCommit final : public CommitStrategy {
 
   Result<void> clean(LockState /*lock*/, Durability /*durability*/, Warnings& warnings) override {
     if (!has_replaced_) return {};
-    remove_old_directory(*parent_, new_name_, old_, warnings);
+    remove_old_directory(*parent_, new_name_, *old_.storage, old_, warnings);
     return {};
   }
 

@@ -169,6 +169,47 @@ TEST_F(DirectoryCommits, KeepAWholeSaveAtEachKill) {
   }
 }
 
+// The trial names the files that the removal removes, and the directory in place stays as it is.
+void expect_clean(const fs::path& root) {
+  const auto parent = PosixStorage::open_directory(root).value();
+  for (const NewDirectory& directory : new_directories_in(*parent).value()) {
+    const auto sizes_of = [](const RemovedSaves& removed) {
+      std::map<std::string, std::uint64_t> sizes;
+      for (const RemovedSave& save : removed.saves) {
+        for (const RemovedFile& file : save.files) sizes[file.name] = file.bytes;
+      }
+      return sizes;
+    };
+    const auto names_before = std::distance(fs::recursive_directory_iterator(root), {});
+    const RemovedSaves tried = remove_if_dead(*parent, directory, Removal::kTry);
+    EXPECT_EQ(std::distance(fs::recursive_directory_iterator(root), {}), names_before);
+    const RemovedSaves removed = remove_if_dead(*parent, directory, Removal::kDo);
+    EXPECT_TRUE(tried.problems.empty() && removed.problems.empty());
+    EXPECT_EQ(sizes_of(tried), sizes_of(removed));
+    EXPECT_TRUE(removed.of_other_users.empty());
+  }
+}
+
+TEST_F(DirectoryCommits, CleanAfterEachKill) {
+  bool killed = true;
+  int removals = 0;
+  int young = 0;
+  for (int left = 0; killed; ++left) {
+    fs::remove_all(root_);
+    fs::create_directories(root_);
+    ASSERT_TRUE(save(1));
+    killed = was_killed(2, left);
+    const int number = number_in_place();
+    const bool has_new_directory = std::distance(fs::directory_iterator(root_), {}) == 2;
+    expect_clean(root_);
+    EXPECT_EQ(number_in_place(), number) << left;
+    const bool is_clean = std::distance(fs::directory_iterator(root_), {}) == 1;
+    if (has_new_directory) ++(is_clean ? removals : young);
+  }
+  EXPECT_GT(removals, 8);
+  EXPECT_LT(young, 4) << "killed before the lease, in a directory that looks like that of a beginning save";
+}
+
 // A rank's part of a save of two ranks. The file of rank n is `save_n.pt`.
 Result<RankSaveReport> finish_rank(RankSave& save, std::uint32_t rank) {
   CAIRN_TRY(save.enter({rank, 2, 0}));

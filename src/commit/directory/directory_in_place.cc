@@ -110,17 +110,17 @@ Result<DirectoryInPlace> look_at_directory(const storage::Storage& parent, const
   return now;
 }
 
-void remove_old_directory(storage::Storage& parent, const std::string& name, DirectoryInPlace& old,
-                          std::vector<std::string>& warnings) {
+void remove_old_directory(storage::Storage& parent, const std::string& name, storage::Storage& directory,
+                          const DirectoryInPlace& old, std::vector<std::string>& warnings) {
   std::vector<std::string> files = old.files;
   std::ranges::stable_sort(files, {}, order_of_removal);
   for (const std::string& file : files) {
-    if (const auto removed = old.storage->remove(file); !removed) warnings.emplace_back(removed.error().what());
+    if (const auto removed = directory.remove(file); !removed) warnings.emplace_back(removed.error().what());
   }
   for (const std::string& folder : old.private_folders) {
-    if (old.storage->join_folder(folder)) remove_private_folder(*old.storage, folder, warnings);
+    if (directory.join_folder(folder)) remove_private_folder(directory, folder, warnings);
   }
-  (void)old.storage->remove(storage::kLockName);  // left by a kill, or on a file system without locks
+  (void)directory.remove(storage::kLockName);  // left by a kill, or on a file system without locks
   if (const auto removed = parent.remove_folder(name); !removed) {
     warnings.push_back("the replaced directory stays as '" + name +
                        "', with files that were added to it: " + removed.error().what());

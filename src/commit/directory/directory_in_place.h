@@ -31,10 +31,10 @@ struct DirectoryInPlace {
 // kInvalidArgument if the name is that of a file or a link.
 Result<DirectoryInPlace> look_at_directory(const storage::Storage& parent, const std::string& name);
 
-// Removes the files and private folders of `old`, and then the folder, which has the name `name` in `parent` now. Files
-// that came later stay, with the folder. Adds a warning for each file that could not be removed, and for files that
-// stay.
-void remove_old_directory(storage::Storage& parent, const std::string& name, DirectoryInPlace& old,
-                          std::vector<std::string>& warnings);
+// Removes the files and private folders of `old` from `directory`, the storage of `old`, and then the folder, which has
+// the name `name` in `parent` now. Files that came later stay, with the folder. Adds a warning for each file that could
+// not be removed, and for files that stay.
+void remove_old_directory(storage::Storage& parent, const std::string& name, storage::Storage& directory,
+                          const DirectoryInPlace& old, std::vector<std::string>& warnings);
 
 }  // namespace cairn::commit

@@ -1,6 +1,7 @@
 #include "commit/directory/new_directory.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -30,12 +31,16 @@ bool has_run_out_in(const storage::Storage& directory, const std::string& folder
   return run_out && *run_out;
 }
 
-Result<bool> is_dead_directory(storage::Storage& parent, storage::Storage& opened, const NewDirectory& directory) {
+// `opened`: the new directory. Errors are those of the storage.
+Result<bool> is_dead_directory(storage::Storage& parent, storage::Storage& opened, const NewDirectory& directory,
+                               Removal removal) {
   const std::string folder = folder_of(directory.save_id);
   const Result<void> joined = opened.join_folder(folder);
   if (joined) {
     CAIRN_TRY_ASSIGN(const bool run_out, lease_has_run_out(opened, folder, StorageClock::of_this_host()));
+    if (run_out && removal == Removal::kTry) return true;
     if (run_out) return lease_has_run_out(opened, folder, StorageClock::in_folder(opened, folder));
+    if (removal == Removal::kTry) return false;
     // Both calls succeed only for empty folders: the save was killed before it had a lease, or makes both again.
     if (opened.remove_folder(folder)) (void)parent.remove_folder(name_of_new_directory(directory));
     return false;
@@ -48,21 +53,47 @@ Result<bool> is_dead_directory(storage::Storage& parent, storage::Storage& opene
   return now - touched_at > kBeginningSecondsMax;
 }
 
+// Removes the files and private folders in `directory`, and the folder, which has the name `name` in `parent`.
+void remove_all_files(storage::Storage& parent, const std::string& name, storage::Storage& directory,
+                      std::vector<std::string>& warnings) {
+  const std::size_t failures = warnings.size();
+  const auto note = [&warnings](const Result<void>& removed) {
+    if (!removed) warnings.emplace_back(removed.error().what());
+  };
+  const auto files = directory.list();
+  if (!files) {
+    warnings.emplace_back(files.error().what());
+    return;
+  }
+  for (const storage::ListedFile& file : *files) {
+    if (!file.is_folder) note(directory.remove(file.name));
+  }
+  for (const storage::ListedFile& file : *files) {
+    if (!file.is_folder) continue;
+    if (!save_id_of_folder(file.name)) {
+      warnings.push_back("'" + name + "/" + file.name + "' is a folder, and stays");
+      continue;
+    }
+    if (directory.join_folder(file.name)) remove_private_folder(directory, file.name, warnings);
+  }
+  if (warnings.size() == failures) note(parent.remove_folder(name));
+}
+
 // Under the lock of `opened`, the directory with the name of the new directory, unless another process holds the lock.
-void remove_dead_directory(storage::Storage& parent, storage::Storage& opened, const NewDirectory& directory,
+void remove_dead_directory(storage::Storage& parent, RemovalLog& opened, const NewDirectory& directory,
                            std::vector<std::string>& warnings) {
   const auto stop = std::make_shared<os::StopFlag>();
   stop->set();  // lock() does not wait
   opened.set_stop(stop);
   const auto lock = opened.lock();
-  if (!lock || !parent.sync()) return;
+  if (!lock || !parent.sync("")) return;
   const std::string name = name_of_new_directory(directory);
   const Result<bool> is_committed = has_record_of(parent, directory);
   if (!is_committed) return;
   if (*is_committed) {
-    Result<DirectoryInPlace> old = look_at_directory(parent, name);
+    const Result<DirectoryInPlace> old = look_at_directory(parent, name);
     if (!old) return warnings.emplace_back(old.error().what()), void();
-    if (old->storage) remove_old_directory(parent, name, *old, warnings);
+    if (old->storage) remove_old_directory(parent, name, opened, *old, warnings);
     return;
   }
   const std::string folder = folder_of(directory.save_id);
@@ -74,7 +105,7 @@ void remove_dead_directory(storage::Storage& parent, storage::Storage& opened, c
       return warnings.emplace_back(removed.error().what()), void();
     }
   }
-  remove_whole_directory(parent, name, warnings);
+  remove_all_files(parent, name, opened, warnings);
 }
 
 }  // namespace
@@ -100,46 +131,52 @@ Result<bool> is_directory_in_place(const storage::Storage& storage, const NewDir
 }
 
 void remove_whole_directory(storage::Storage& parent, const std::string& name, std::vector<std::string>& warnings) {
-  const std::size_t failures = warnings.size();
-  const auto note = [&warnings](const Result<void>& removed) {
-    if (!removed) warnings.emplace_back(removed.error().what());
-  };
   const auto opened = parent.open_folder(name);
-  if (!opened) {
-    if (opened.error().code() != ErrorCode::kNotFound) warnings.emplace_back(opened.error().what());
-    return;
-  }
-  storage::Storage& directory = **opened;
-  const auto files = directory.list();
-  if (!files) {
-    warnings.emplace_back(files.error().what());
-    return;
-  }
-  for (const storage::ListedFile& file : *files) {
-    if (!file.is_folder) note(directory.remove(file.name));
-  }
-  for (const storage::ListedFile& file : *files) {
+  if (opened) return remove_all_files(parent, name, **opened, warnings);
+  if (opened.error().code() != ErrorCode::kNotFound) warnings.emplace_back(opened.error().what());
+}
+
+Result<std::vector<NewDirectory>> new_directories_in(const storage::Storage& parent) {
+  CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, parent.list());
+  std::vector<NewDirectory> directories;
+  for (const storage::ListedFile& file : files) {
     if (!file.is_folder) continue;
-    if (!save_id_of_folder(file.name)) {
-      warnings.push_back("'" + name + "/" + file.name + "' is a folder, and stays");
-      continue;
-    }
-    if (directory.join_folder(file.name)) remove_private_folder(directory, file.name, warnings);
+    if (auto directory = new_directory_of_name(file.name)) directories.push_back(*std::move(directory));
   }
-  if (warnings.size() == failures) note(parent.remove_folder(name));
+  std::ranges::sort(directories, {}, &NewDirectory::name);
+  return directories;
+}
+
+RemovedSaves remove_if_dead(storage::Storage& parent, const NewDirectory& directory, Removal removal) {
+  RemovedSaves removed;
+  const auto explain = [&](const Error& error) {
+    if (is_of_other_user(error)) return removed.of_other_users.push_back(directory.save_id);
+    if (error.code() != ErrorCode::kNotFound) removed.problems.emplace_back(error.what());  // else: ended meanwhile
+  };
+  const std::string name = name_of_new_directory(directory);
+  const auto opened = parent.open_folder(name);
+  if (!opened) return explain(opened.error()), removed;
+  RemovalLog parent_log(parent, removal);
+  RemovalLog log(**opened, removal);
+  const Result<bool> is_dead = is_dead_directory(parent_log, log, directory, removal);
+  if (!is_dead) return explain(is_dead.error()), removed;
+  if (!*is_dead) return removed;
+  remove_dead_directory(parent_log, log, directory, removed.problems);
+  std::vector<RemovedFile> files = log.take();
+  const Result<double> left = parent.touched_at(name);
+  const bool is_removed =
+      removal == Removal::kTry ? !files.empty() : !left && left.error().code() == ErrorCode::kNotFound;
+  if (is_removed) removed.saves.push_back({directory.save_id, std::move(files)});
+  return removed;
 }
 
 void remove_dead_directories(storage::Storage& parent, const SaveId& mine, std::vector<std::string>& warnings) {
-  const auto files = parent.list();
-  if (!files) return;  // a later save removes the leftovers
-  for (const storage::ListedFile& file : *files) {
-    const std::optional<NewDirectory> directory =
-        file.is_folder ? new_directory_of_name(file.name) : std::optional<NewDirectory>();
-    if (!directory || directory->save_id == mine) continue;
-    const auto opened = parent.open_folder(file.name);
-    if (!opened) continue;  // removed since, or of another user
-    const Result<bool> is_dead = is_dead_directory(parent, **opened, *directory);
-    if (is_dead && *is_dead) remove_dead_directory(parent, **opened, *directory, warnings);
+  const auto directories = new_directories_in(parent);
+  if (!directories) return;  // a later save removes the leftovers
+  for (const NewDirectory& directory : *directories) {
+    if (directory.save_id == mine) continue;
+    RemovedSaves removed = remove_if_dead(parent, directory, Removal::kDo);
+    std::move(removed.problems.begin(), removed.problems.end(), std::back_inserter(warnings));
   }
 }
 
@@ -150,7 +187,8 @@ Result<bool> clean_up_after_directory(storage::Storage& parent, const NewDirecto
   const std::string folder = folder_of(directory.save_id);
   if (const auto left = parent.open_folder(name_of_new_directory(directory))) {
     const bool is_entered = static_cast<bool>((*left)->join_folder(folder));
-    if (!is_entered || has_run_out_in(**left, folder)) remove_dead_directory(parent, **left, directory, ignored);
+    RemovalLog log(**left, Removal::kDo);
+    if (!is_entered || has_run_out_in(**left, folder)) remove_dead_directory(parent, log, directory, ignored);
   }
   if (!is_committed) return false;
   const auto in_place = parent.open_folder(directory.name);

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "commit/dead_saves.h"
 #include "storage/storage.h"
 
 namespace cairn::commit {
@@ -35,10 +36,18 @@ Result<bool> is_directory_in_place(const storage::Storage& storage, const NewDir
 // warning for each file and folder that could not be removed.
 void remove_whole_directory(storage::Storage& parent, const std::string& name, std::vector<std::string>& warnings);
 
-// Removes the new directories in `parent` whose saves are dead, except for that of `mine`: either their leases have run
-// out, or the save has committed and the new directory holds the replaced files. Under the lock of the new directory,
-// which a committing save holds too; a directory whose lock another process holds stays. `parent` is synced before: a
-// save may have died between its commit and its sync, and a power cut could bring the old directory back.
+// The new directories in `parent`, of living saves and of dead saves, by name.
+Result<std::vector<NewDirectory>> new_directories_in(const storage::Storage& parent);
+
+// Removes the new directory in `parent` if its save is dead: either the leases have run out, or the save has committed
+// and the new directory holds the replaced files. Under the lock of the new directory, which a committing save holds
+// too; a directory whose lock another process holds stays. `parent` is synced before: a save may have died between its
+// commit and its sync, and a power cut could bring the old directory back. The result has at most one save, whose files
+// are named relative to the new directory. With kTry changes nothing.
+RemovedSaves remove_if_dead(storage::Storage& parent, const NewDirectory& directory, Removal removal);
+
+// Removes the dead new directories in `parent`, except for that of `mine`. Adds a warning for each file and folder that
+// could not be removed.
 void remove_dead_directories(storage::Storage& parent, const SaveId& mine, std::vector<std::string>& warnings);
 
 // For a save whose coordinator's process has died: syncs the directory above, `parent`, and removes the files, the new
