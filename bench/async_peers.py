@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -139,16 +139,15 @@ class TorchCheckpointingPeer(AsyncPeer):
     can_overlap = False  # a save waits for the previous save
 
     def __init__(self) -> None:
+        self.checkpoints = self._manager()
+
+    def _manager(self) -> Any:
         from synced_storage import SyncedStorageConfig, sync_checkpoint
         from torch_checkpointing import CheckpointManager
-        from torch_checkpointing.config import AsyncCheckpointSaverConfig
 
-        config = CheckpointManager.Config(
-            save=AsyncCheckpointSaverConfig(),
-            storage_config=SyncedStorageConfig(),
-            finalize_callback=sync_checkpoint,
+        return CheckpointManager(
+            CheckpointManager.Config(storage_config=SyncedStorageConfig(), finalize_callback=sync_checkpoint)
         )
-        self.checkpoints = CheckpointManager(config)
 
     def save(self, state: State, directory: Path, *, stage_later: bool = False) -> Pending:
         upload = self.checkpoints.save(str(directory), state)
@@ -171,6 +170,19 @@ class TorchCheckpointingPeer(AsyncPeer):
         self.checkpoints.close()
 
 
+class CairnCheckpointingPeer(TorchCheckpointingPeer):
+    """Cairn's manager with the API of torch_checkpointing. `files`: "theirs", as the package writes, or "ours"."""
+
+    def __init__(self, files: Literal["theirs", "ours"]) -> None:
+        self.files = files
+        super().__init__()
+
+    def _manager(self) -> Any:
+        from cairn.torch_checkpointing import CheckpointManager
+
+        return CheckpointManager(CheckpointManager.Config(files=self.files))
+
+
 ASYNC_PEERS: dict[str, Callable[[], AsyncPeer]] = {
     "cairn thread": lambda: CairnPeer(AsyncCheckpointerType.THREAD),
     "cairn process": lambda: CairnPeer(AsyncCheckpointerType.PROCESS),
@@ -178,4 +190,6 @@ ASYNC_PEERS: dict[str, Callable[[], AsyncPeer]] = {
     "dcp cached": lambda: DcpPeer(AsyncCheckpointerType.THREAD, cached=True),
     "dcp process": lambda: DcpPeer(AsyncCheckpointerType.PROCESS),
     "torch_ckpt": TorchCheckpointingPeer,
+    "cairn theirs": lambda: CairnCheckpointingPeer("theirs"),
+    "cairn ours": lambda: CairnCheckpointingPeer("ours"),
 }

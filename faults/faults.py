@@ -19,6 +19,7 @@ from pathlib import Path
 
 import async_kills
 import async_troubles
+import checkpointing_kills
 import crossings
 import descendants
 import failing_sync
@@ -68,6 +69,12 @@ def faults(arguments: argparse.Namespace) -> dict[str, Callable[[Path, Tally], N
         "async-thread": lambda folder, tally: async_kills.threads(folder, tally, seed, indices(counts.async_kills)),
         "async-disk": lambda folder, tally: async_troubles.disks(folder, tally, seed, counts.async_disks),
         "async-hang": lambda folder, tally: async_troubles.hangs(folder, tally, seed, indices(counts.async_hangs)),
+        "checkpointing-kill": lambda folder, tally: checkpointing_kills.overwrites(
+            folder, tally, seed, indices(counts.kills)
+        ),
+        "stock-checkpointing-kill": lambda folder, tally: checkpointing_kills.overwrites_by_stock(
+            folder, tally, seed, indices(counts.kills)
+        ),
         "stock-kill": lambda folder, tally: stock.overwrites(folder, tally, seed, indices(counts.kills)),
     }
 

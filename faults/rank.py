@@ -22,6 +22,7 @@ import descendants
 import state
 import torch._dynamo  # noqa: F401 - imported before the fork, not by every rank
 import torch.distributed as dist
+from checkpointing_saves import managed_saves
 from orders import AT_RETURN, AsyncSave, Strike
 from torch.distributed.checkpoint import state_dict_saver as stock
 from torch.distributed.checkpoint.api import CheckpointException
@@ -180,4 +181,9 @@ class AsyncDeed:
         return response.upload_completion
 
 
-_DEEDS: dict[str, Callable[..., Any]] = {"save": save.save, "save with torch": stock.save, "load": load.load}
+_DEEDS: dict[str, Callable[..., Any]] = {
+    "save": save.save,
+    "save with torch": stock.save,
+    "load": load.load,
+    **managed_saves(),
+}

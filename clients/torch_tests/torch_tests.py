@@ -24,16 +24,14 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import xml.etree.ElementTree as ET
-from collections.abc import Iterator
-from datetime import date
 from pathlib import Path
+
+from paired_tests import PairedTests, known_tests
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parents[1] / "build" / "torch-tests"
 FOLDER = "test/distributed/checkpoint"
 PACKAGES = ["expecttest==0.3.0", "zstandard==0.25.0"]  # imported by torch's tests
-SECONDS_MAX = 1800  # for a file
 DEVICES = {"e2e/test_fsdp_ep.py": 8}  # the device count told to a file's tests, equal to their ranks; otherwise 4
 
 # Step 2, in this order: a pattern of devices or backends in a test, and the replacement.
@@ -46,7 +44,16 @@ REWRITES = [
     (r'"nccl"', '"gloo"'),
 ]
 
-Outcome = dict[str, str]  # by test: "passed", "skipped", or the first line of the error
+
+def variables_of(file: Path, mode: str) -> dict[str, str]:
+    """Returns the environment of a run of `file`."""
+    return {
+        "TORCH_TESTS_MODE": mode,
+        "PYTHONPATH": os.pathsep.join([str(HERE / "site"), str(BUILD / "packages")]),
+        "TORCH_TESTS_DEVICES": str(DEVICES.get(str(file), 4)),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 def fetch(suite: str) -> Path:
@@ -97,75 +104,6 @@ def unpack(source: Path, into: Path) -> None:
         path.write_text(text)
 
 
-def report_of(folder: Path, file: Path, mode: str) -> Path:
-    """Returns the path of the report of a file; `mode` is "stock" or "cairn"."""
-    return folder / mode / f"{'.'.join(file.with_suffix('').parts)}.xml"
-
-
-def run(folder: Path, file: Path, mode: str, *, keep: bool) -> Outcome:
-    """Step 3, for a file and a mode, "stock" or "cairn"."""
-    report = report_of(folder, file, mode)
-    if keep and report.exists():
-        return dict(outcomes(file, report))
-    report.parent.mkdir(parents=True, exist_ok=True)
-    report.unlink(missing_ok=True)
-    report.with_suffix(".calls").write_text("")
-    environment = {
-        **os.environ,
-        "TORCH_TESTS_MODE": mode,
-        "TORCH_TESTS_CALLS": str(report.with_suffix(".calls")),
-        "PYTHONPATH": os.pathsep.join([str(HERE / "site"), str(BUILD / "packages")]),
-        "TORCH_TESTS_DEVICES": str(DEVICES.get(str(file), 4)),
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junit-xml", report, file]
-    with report.with_suffix(".log").open("w") as log:
-        try:
-            subprocess.run(
-                [str(word) for word in command],
-                cwd=folder / "tests",
-                env=environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                timeout=SECONDS_MAX,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return {f"{file}": f"not done within {SECONDS_MAX} s"}
-    return dict(outcomes(file, report)) if report.exists() else {f"{file}": "pytest wrote no report"}
-
-
-def engine_calls(folder: Path, file: Path) -> int:
-    """Returns the number of engine calls of all processes of the run with Cairn."""
-    calls = report_of(folder, file, "cairn").with_suffix(".calls")
-    return sum(map(int, calls.read_text().split())) if calls.exists() else 0
-
-
-def outcomes(file: Path, report: Path) -> Iterator[tuple[str, str]]:
-    """Yields the tests of a report, by file, class and name, with their outcomes."""
-    for case in ET.parse(report).iter("testcase"):
-        name = f"{file}::{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
-        failure = next((child for child in case if child.tag in ("failure", "error")), None)
-        if failure is not None:
-            yield name, _error_in(failure)
-        else:
-            yield name, "skipped" if case.find("skipped") is not None else "passed"
-
-
-def _error_in(failure: ET.Element) -> str:
-    """Returns the last line that names an exception."""
-    pattern = r"^(?:E\s+)?((?:\w+\.)*\w*(?:Error|Exception|Unsupported|Mismatch|UnsafeContent)\b.*)"
-    lines = re.findall(pattern, failure.text or "", re.MULTILINE)
-    return lines[-1][:200] if lines else (failure.get("message") or "failed").partition("\n")[0][:200]
-
-
-def known() -> set[str]:
-    """Returns the tests that may be lost. docs/client-trials.md gives the reason of each."""
-    lines = (HERE / "known.txt").read_text().splitlines()
-    return {line for line in lines if line and not line.startswith("#")}
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev torch-tests", description=__doc__.split("\n")[0])
     parser.add_argument("--suite", default="trixie", help="of Debian (default: trixie)")
@@ -182,26 +120,9 @@ def main() -> int:
         install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(packages), *PACKAGES]
         subprocess.run(install, check=True)
     there = sorted(path.relative_to(tests) for path in tests.rglob("test_*.py"))
-    passed: dict[str, list[str]] = {"stock": [], "cairn": []}
-    lost: dict[str, str] = {}
-    calls = 0
-    for file in [path for path in there if not asked.files or str(path) in asked.files]:
-        by_mode = {mode: run(folder, file, mode, keep=asked.keep) for mode in passed}
-        here = {mode: [name for name, what in found.items() if what == "passed"] for mode, found in by_mode.items()}
-        for name in set(here["stock"]) - set(here["cairn"]):
-            lost[name] = by_mode["cairn"].get(name) or next(iter(by_mode["cairn"].values()), "did not run")
-        for mode, names in here.items():
-            passed[mode] += names
-        here_calls = engine_calls(folder, file)
-        calls += here_calls
-        counts = f"stock passes {len(here['stock'])}, Cairn {len(here['cairn'])}"
-        print(f"{file}: {counts}, {here_calls} engine calls", flush=True)
-    for name, error in sorted(lost.items()):
-        print(f"lost: {name}: {error}{' (known)' if name in known() else ''}")
-    (folder / "passed.txt").write_text("".join(f"{name}\n" for name in sorted(passed["cairn"])))
-    counts = f"stock passes {len(passed['stock'])}, Cairn {len(passed['cairn'])}"
-    print(f"{date.today()}, {source.name}: {counts}, {calls} engine calls")
-    return 1 if lost.keys() - known() or calls == 0 else 0
+    asked_files = [file for file in there if not asked.files or str(file) in asked.files]
+    runs = PairedTests(folder, variables_of, keep=asked.keep)
+    return runs.report(asked_files, source.name, known_tests(HERE / "known.txt"))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 #include <cairn/options.h>
 #include <cairn/result.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -77,6 +78,10 @@ struct ListedFile {
 // The name of the lock file. The file exists only while a save commits or cleans up, or after a process was killed
 // while committing or cleaning up.
 inline constexpr std::string_view kLockName = ".cairn-lock";
+
+// The names of the empty folders by which can_exchange_folders() finds its answer. A process that was killed meanwhile
+// leaves them.
+inline constexpr std::array<std::string_view, 2> kExchangeTrialNames{".cairn-one", ".cairn-two"};
 
 // Releases the lock on destruction.
 class StorageLock {

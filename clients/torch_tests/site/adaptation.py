@@ -52,7 +52,7 @@ def _start_ranks_from_a_server(self: Any) -> None:
 
 def _leave_engine_calls() -> None:
     """Appends the number of this process's calls that reached the engine to the file of the run."""
-    with Path(os.environ["TORCH_TESTS_CALLS"]).open("a") as calls:
+    with Path(os.environ["PAIRED_TESTS_CALLS"]).open("a") as calls:
         calls.write(f"{cairn.report().engine_calls}\n")
 
 

@@ -342,6 +342,20 @@ TEST_F(DirectoryCommits, FailIfTakenForDead) {
   expect_only(3);
 }
 
+// A save that was killed while it asked whether the file system can exchange folders.
+TEST_F(DirectoryCommits, RemoveTheFoldersOfATrial) {
+  fs::create_directories(root_);
+  ASSERT_TRUE(save(1));
+  const SaveIdentity identity = identity_of(2);
+  const fs::path made = root_ / name_of_new_directory({identity.save_id, "step_7"});
+  const auto disk = PosixStorage::make_directory(made).value();
+  const auto transaction = claim_directory(*disk, identity, {"step_7"}).value();
+  for (const std::string_view name : storage::kExchangeTrialNames) fs::create_directory(made / name);
+  leave_dead_lease(*disk, folder_of_save(identity));
+  ASSERT_TRUE(save(3));
+  expect_only(3);
+}
+
 TEST_F(DirectoryCommits, AreSupersededByAnotherJob) {
   fs::create_directories(root_);
   const SaveIdentity identity = identity_of(2);

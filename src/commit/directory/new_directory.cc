@@ -70,6 +70,10 @@ void remove_all_files(storage::Storage& parent, const std::string& name, storage
   }
   for (const storage::ListedFile& file : *files) {
     if (!file.is_folder) continue;
+    if (std::ranges::count(storage::kExchangeTrialNames, file.name) != 0) {
+      if (directory.join_folder(file.name)) note(directory.remove_folder(file.name));
+      continue;
+    }
     if (!save_id_of_folder(file.name)) {
       warnings.push_back("'" + name + "/" + file.name + "' is a folder, and stays");
       continue;

@@ -433,13 +433,13 @@ Result<void> PosixStorage::exchange_folders(std::string_view one, std::string_vi
 }
 
 Result<bool> PosixStorage::can_exchange_folders() {
-  constexpr std::array<const char*, 2> kNames{".cairn-one", ".cairn-two"};
   // Another process may make and remove the same folders: EEXIST and ENOENT say nothing about the file system.
-  for (const char* const name : kNames) {
-    if (mkdirat(directory_->get(), name, 0700) != 0 && errno != EEXIST) return failed("making the folder", name);
+  for (const std::string_view name : kExchangeTrialNames) {
+    const bool is_made = mkdirat(directory_->get(), name.data(), 0700) == 0;
+    if (!is_made && errno != EEXIST) return failed("making the folder", std::string(name));
   }
-  const Result<void> exchanged = exchange_folders(kNames[0], kNames[1]);
-  for (const char* const name : kNames) unlinkat(directory_->get(), name, AT_REMOVEDIR);
+  const Result<void> exchanged = exchange_folders(kExchangeTrialNames[0], kExchangeTrialNames[1]);
+  for (const std::string_view name : kExchangeTrialNames) unlinkat(directory_->get(), name.data(), AT_REMOVEDIR);
   if (exchanged || exchanged.error().error_number() == ENOENT) return true;
   if (exchanged.error().code() == ErrorCode::kUnsupported) return false;
   return exchanged.error();
