@@ -12,13 +12,16 @@ import pytest
 import torch
 from checkpointing_managers import SHARDED, manager, ours, save
 from safetensors.torch import save_file
+from torch.distributed.tensor import Shard
+from torch_checkpointing.checkpoint_base import CheckpointInfo
 from torch_checkpointing.checkpoint_layout import (
     JsonSerialization,
     LayoutInfo,
     RawSerialization,
     SafetensorsSerialization,
 )
-from torch_checkpointing_files import layout, write_metadata
+from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
+from torch_checkpointing_files import layout, mesh_of, write_metadata, write_sharded
 
 import cairn
 from cairn._process import part
@@ -204,6 +207,23 @@ def test_a_missing_item_is_a_missing_file(saved: Path) -> None:
     assert torch.equal(untouched, torch.zeros(3))
     with pytest.raises(FileNotFoundError, match="does not exist"):
         load(saved / "nowhere", {"step": 0})
+
+
+def test_a_reader_takes_items_without_targets(tmp_path: Path) -> None:
+    write(tmp_path / "c", "theirs", {"state": {"w": torch.ones(3)}})
+    reader = ours.CheckpointReader(ours.RankInfo(0, 1, 0, 1), LocalFileSystemStorageConfig())
+    info = CheckpointInfo(checkpoint_items={"state": ours.CheckpointItem()})
+    loaded, missing = reader.read(tmp_path / "c", info)
+    assert torch.equal(loaded["state"]["w"], torch.ones(3)) and missing == []
+
+
+def test_a_missing_file_of_a_rank_is_a_missing_file(tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    write_sharded(tmp_path / "c", torch.arange(8.0), mesh_of((2,), [0, 1]), (Shard(0),))
+    (tmp_path / "c/model_0.pt").unlink()
+    with pytest.raises(FileNotFoundError, match=r"model_0\.pt") as raised:
+        load(tmp_path / "c", {"model": {"w": torch.zeros(8)}}, items={"model": SHARDED})
+    assert isinstance(raised.value, cairn.NotFound)
 
 
 # --- Bad input --------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from cairn._torch_names.replacements import stands_for_base
 from cairn._torch_protocol.hooks import hooks_of, why_not_native
 from cairn.checkpointer.checkpointer import MissingKeys
 from cairn.checkpointer.selection import Reading, placement
-from cairn.errors import NotFound
+from cairn.errors import Corrupt, NotFound
 from cairn.torch_checkpointing.dcp_files import NOTE
 from cairn.torch_checkpointing.filling import Filling, SavedItem
 from cairn.torch_checkpointing.item_sources import WholeCheckpoint, item_in_file
@@ -116,7 +116,12 @@ class CheckpointReader(theirs.CheckpointReader, metaclass=abc.ABCMeta):
             filling.read_tensors()
             return filling.settled(), filling
 
-        loaded, filled = restarting(attempt)
+        try:
+            loaded, filled = restarting(attempt)
+        except Corrupt as error:
+            if error.file is None or os.path.lexists(directory / error.file):
+                raise
+            raise NotFound(error.message, key=error.key, rank=error.rank, file=error.file) from error
         engine_use.note(_CALL, directory)
         watch.log(directory, filled.size, rank, self._rank_info.global_world_size)
         warn_of_ignored_by_template(filled.ignored, str(directory))
@@ -174,7 +179,8 @@ def _items_of_dcp(directory: Path, rank: int, reading: Reading) -> _Finder:
 
 
 def _items_of_files(directory: Path, info: CheckpointReadInfo, rank: int, reading: Reading) -> _Finder:
-    targets = info.target_local_metadata or {}
+    # The package also accepts a CheckpointInfo, which has no targets.
+    targets = getattr(info, "target_local_metadata", None) or {}
     may_reshard = any(
         item.resharder is not None and not item.resharder.skip_resharding for item in info.checkpoint_items.values()
     )

@@ -138,8 +138,8 @@ class AsyncCheckpointSaver(theirs.AsyncCheckpointSaver):
 
     def _raise_time_out(self, path: str) -> NoReturn:
         raise WaitTimeout(
-            f"the save into '{path}' has waited {self._wait_seconds:g} s for the previous save, or for a block under "
-            f"lock(): save less often, or give the saver a longer wait_timeout_secs"
+            f"the save into '{path}' was given up after {self._wait_seconds:g} seconds of waiting for the previous "
+            f"save, or for a block under lock(): save less often, or give the saver a longer wait_timeout_secs"
         )
 
     def _raise_error_of_previous(self) -> None:
