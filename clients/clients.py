@@ -2,23 +2,28 @@
 
 usage: ./dev clients [NAME...]      (all, without a name; docs/client-trials.md has the results)
 
-Torchrun runs `NAME_job.py` with two ranks, on CPUs over gloo; the job plays `trial.run`. `NAME.txt` lists the client's
-packages of PyPI beyond tools/requirements.txt. `NAME_alone.txt` lists packages to install without dependencies, which
-could include a different torch. The packages go to build/clients/NAME, an environment on top of .venv: the environments
-share the torch of .venv. `NAME_unpacked.txt` lists wheels for Python 3.12, whose Python modules run on earlier versions
-too: they are unpacked into build/clients/NAME.unpacked, without their dependencies. pytest runs the tests of
-`NAME_runs.py` after the job.
+Torchrun runs `NAME_job.py` with two ranks, on CPUs over gloo. The job plays `trial.run`, in three jobs of torchrun:
+side by side with stock torch, killed, and started anew. docs/measurements/clients.json has the newest results.
+`NAME.txt` lists the client's packages of PyPI beyond tools/requirements.txt. `NAME_alone.txt` lists packages to install
+without dependencies, which could include a different torch. The packages go to build/clients/NAME, an environment on
+top of .venv: the environments share the torch of .venv. `NAME_unpacked.txt` lists wheels for Python 3.12, whose Python
+modules run on earlier versions too: they are unpacked into build/clients/NAME.unpacked, without their dependencies.
+pytest runs the tests of `NAME_runs.py` after the jobs.
 """
 
 import argparse
+import contextlib
 import json
 import os
+import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import zipfile
 from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +33,7 @@ sys.path.append(str(ROOT / "tools"))
 from layered_environment import layered_environment  # noqa: E402
 
 ENVIRONMENTS = ROOT / "build" / "clients"
+RESULTS = ROOT / "docs" / "measurements" / "clients.json"
 RANKS = 2
 HANG_SECONDS = 600  # ranks that wait for each other never end
 
@@ -65,36 +71,112 @@ def unpacked_wheels(name: str) -> list[Path]:
     return [folder]
 
 
-def try_client(name: str) -> dict[str, Any]:
-    """Returns rank 0's findings. Raises CalledProcessError or TimeoutExpired if the trial failed."""
-    python = environment_of(name)
-    folder = ENVIRONMENTS / f"{name}.trial"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    paths = (*unpacked_wheels(name), HERE, ROOT / "python" / "tests" / "clients", ROOT / "python" / "tests")
-    settings = {
-        "PYTHONPATH": os.pathsep.join(map(str, paths)),
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    launcher = [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-    log = folder / "log.txt"
-    with log.open("w") as output:
-        subprocess.run(
-            [*launcher, HERE / f"{name}_job.py", folder],
-            env={**os.environ, **settings},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            timeout=HANG_SECONDS,
-            check=True,
+class Trial:
+    """The jobs of torchrun of one client, in its environment, with a log and a folder of their own."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._python = environment_of(name)
+        self.folder = ENVIRONMENTS / f"{name}.trial"
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        own = (HERE, ROOT / "python" / "tests" / "clients", ROOT / "python" / "tests", ROOT / "build/release/python")
+        self._settings = {
+            "PYTHONPATH": os.pathsep.join(map(str, (*unpacked_wheels(name), *own))),
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+
+    def _run(self, *command: str | Path, must_succeed: bool = True, **options: Any) -> str:
+        """Runs a command, and returns what it has printed, which goes to the log."""
+        log = log_of(self._name)
+        before = log.stat().st_size if log.exists() else 0
+        with log.open("a") as output:
+            subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=must_succeed, **options)
+        return log.read_bytes()[before:].decode(errors="replace")
+
+    def job(self, *part: str, must_succeed: bool = True) -> str:
+        """Runs a part of the trial: side by side with stock torch (no word), ``killed`` or ``resumed``."""
+        launcher = [self._python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+        program = HERE / f"{self._name}_job.py"
+        env = {**os.environ, **self._settings}
+        return self._run(
+            *launcher, program, self.folder, *part, must_succeed=must_succeed, env=env, timeout=HANG_SECONDS
         )
-        tests = HERE / f"{name}_runs.py"
+
+    def be_killed(self) -> None:
+        """Runs the job that is killed. Raises SubprocessError unless SIGKILL has ended every rank."""
+        printed = self.job("killed", must_succeed=False)
+        notes = [self.folder / f"killed-{rank}.json" for rank in range(RANKS)]
+        if not all(note.exists() for note in notes) or "SIGKILL" not in printed:
+            raise subprocess.SubprocessError("the job that was to be killed ended in another way")
+        for note in notes:  # a rank leads a session; its children are left
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(json.loads(note.read_text())["process"], signal.SIGKILL)
+
+    def run_tests(self) -> None:
+        tests = HERE / f"{self._name}_runs.py"
         if tests.exists():
-            pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests]
-            subprocess.run(pytest, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, check=True)
-    return json.loads((folder / "rank-0.json").read_text())
+            self._run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests, cwd=ROOT)
+
+    def found(self, part: str) -> dict[str, Any]:
+        """Rank 0's findings."""
+        return json.loads((self.folder / f"{part}-0.json").read_text())
+
+
+def log_of(name: str) -> Path:
+    return ENVIRONMENTS / f"{name}.trial" / "log.txt"
+
+
+def pinned_packages(name: str) -> dict[str, str]:
+    """The packages that the client's lists name with a version."""
+    lines = [line for path in HERE.glob("*.txt") if _is_list_of(path, name) for line in path.read_text().splitlines()]
+    return dict(line.split("==") for line in sorted(lines) if "==" in line and line[0] != "#")
+
+
+def _is_list_of(path: Path, name: str) -> bool:
+    return path.stem in (name, f"{name}_alone", f"{name}_unpacked")
+
+
+def try_client(name: str) -> dict[str, Any]:
+    """Returns rank 0's findings. Raises SubprocessError if the trial failed."""
+    trial = Trial(name)
+    trial.job()
+    found = trial.found("trial")
+    if "result" not in found:  # of a trial without training
+        trial.be_killed()
+        trial.job("resumed")
+        found |= trial.found("resumed")
+    trial.run_tests()
+    return found
+
+
+def describe(name: str, found: dict[str, Any]) -> str:
+    """The result of a client in a line."""
+    packages = ", ".join(f"{package} {version}" for package, version in found["packages"].items())
+    seconds = ", ".join(f"{what} {value:.2f} s" for what, value in found["seconds"].items())
+    calls, alarms = found["engine calls"], found["saves with the torn-snapshot alarm"]
+    result = found.get("result")
+    if result is None:
+        resumed = f"killed and resumed after round {found['resumed after round']} of {found['rounds']}"
+        result = f"equal to stock bit by bit, {resumed}"
+    return f"{name}: ok, {packages}, {result}, engine calls {calls}, {seconds}, no alarm in {alarms} saves"
+
+
+def keep(name: str, result: dict[str, Any]) -> None:
+    """Replaces the result of a client in the file of results."""
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    commit = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
+    of_all = {
+        "date": str(date.today()),
+        "commit": subprocess.run(commit, capture_output=True, text=True, check=False).stdout.strip(),
+        "torch": version("torch"),
+        "python": platform.python_version(),
+    }
+    results[name] = of_all | result
+    RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
 
 
 def main() -> int:
@@ -104,25 +186,21 @@ def main() -> int:
     unknown = sorted(set(chosen) - set(names()))
     if unknown:
         parser.error(f"no client {', '.join(unknown)}; there are {', '.join(names())}")
-    failed = []
+    failed = 0
     for name in chosen:
         try:
             found = try_client(name)
         except (subprocess.SubprocessError, OSError) as error:
-            failed.append(name)
-            log = ENVIRONMENTS / f"{name}.trial" / "log.txt"
+            failed += 1
+            log = log_of(name)
             tail = "".join(log.read_text().splitlines(keepends=True)[-30:]) if log.exists() else ""
             print(f"{name}: FAILED: {error}\n{tail}see {log}", flush=True)
+            keep(name, {"passed": False, "packages": pinned_packages(name)})
             continue
-        seconds = ", ".join(f"{what} {value:.2f} s" for what, value in found["seconds"].items())
-        calls, alarms = found["engine calls"], found["saves with the torn-snapshot alarm"]
-        print(
-            f"{name}: ok, {date.today()}, {found['client']}, "
-            f"{found.get('result', 'equal to stock bit by bit')}, engine calls {calls}, "
-            f"{seconds}, no alarm in {alarms} saves that staged asynchronously",
-            flush=True,
-        )
-    print(f"{len(chosen) - len(failed)} passed, {len(failed)} failed")
+        found["packages"] |= pinned_packages(name)
+        print(describe(name, found), flush=True)
+        keep(name, {"passed": True, **found})
+    print(f"{len(chosen) - failed} passed, {failed} failed")
     return 1 if failed else 0
 
 

@@ -126,13 +126,13 @@ def main() -> None:
         "the weights back in FSDP2",
     )
     findings = {
-        "client": f"transformers {version('transformers')}",
+        "packages": {"transformers": version("transformers")},
         "result": f"a model of {TRAINING_RANKS} ranks with equal weights and logits in Transformers and on 2 ranks",
         "engine calls": {"load": cairn.report().engine_calls},
         "saves with the torn-snapshot alarm": 0,
         "seconds": {name: round(value, 3) for name, value in seconds.items()},
     }
-    (folder / f"rank-{dist.get_rank()}.json").write_text(json.dumps(findings))
+    (folder / f"trial-{dist.get_rank()}.json").write_text(json.dumps(findings))
     dist.barrier()
     dist.destroy_process_group()
 

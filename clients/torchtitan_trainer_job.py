@@ -71,6 +71,8 @@ WORDS = [f"w{number}" for number in range(64)]
 
 def make_assets(folder: Path) -> None:
     """Writes a tokenizer and sentences where torchtitan looks up its assets."""
+    if folder.exists():  # of an earlier part of the trial
+        return
     folder.mkdir()
     vocabulary = {word: number for number, word in enumerate(["[UNK]", "<s>", "</s>", *WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
@@ -125,6 +127,9 @@ class TrainerJob:
     def _run(self, steps: int, output: Path | None, mode: str) -> None:
         config = configuration(self._assets, output or self._resume or Path("unused"), mode, steps, self._seed)
         config.checkpoint.load_only = output is None
+        if output and self._resume:
+            saved = self._resume / mode / f"step-{self._steps_of(self._resume)}"
+            config.checkpoint.initial_load_path, config.checkpoint.initial_load_model_only = str(saved), False
         trainer = Trainer(config)
         for part in trainer.model_parts[0].modules():
             if isinstance(part, FSDPModule):
@@ -151,6 +156,11 @@ class TrainerJob:
             }
         )
 
+    @staticmethod
+    def _steps_of(path: Path) -> int:
+        """The newest step saved below `path`."""
+        return max(int(saved.name.partition("-")[2]) for saved in (path / MODES[0]).glob("step-*"))
+
     def train(self, steps: int) -> None:
         self._steps += 2 * steps  # training continues after some of the saves
 
@@ -160,7 +170,7 @@ class TrainerJob:
 
     def load(self, path: Path) -> None:
         self._resume = path
-        self._steps = max(int(saved.name.partition("-")[2]) for saved in (path / MODES[0]).glob("step-*"))
+        self._steps = self._steps_of(path)
         states = []
         for mode in MODES:
             self._run(self._steps, None, mode)

@@ -4,6 +4,8 @@
 2. Cairn: ``cairn.install()``; a job trains and saves; a second job loads; both train on and must stay equal.
 3. Stock again: ``cairn.uninstall()``; a job loads Cairn's checkpoint.
 4. Cairn again: a job loads stock torch's checkpoint.
+5. Stock and Cairn save and load once more. The times of these calls hold no first calls of a process.
+6. Two more jobs of torchrun: a job with Cairn is killed, and a new job goes on from the newest checkpoint (`killed`).
 
 After each load the state must equal the saved state, bit by bit. The engine must have carried out the saves and loads
 of steps 2 and 4 on every rank; the trial of a client that never reaches the engine fails. A failed save or load fails
@@ -23,6 +25,7 @@ from typing import Any, NoReturn, Protocol
 
 import torch.distributed as dist
 import torch.distributed.checkpoint.logger as dcp_logger
+from killed import ROUNDS, agreed_newest_round, save_rounds, train_until_killed
 from same import assert_same
 
 import cairn
@@ -116,7 +119,7 @@ def run(
     measure: Callable[[Path], dict[str, float]] = lambda folder: {},
     at_end: Callable[[], None] = lambda: None,
 ) -> None:
-    """Plays the trial in the folder given on the command line, and writes the findings to files.
+    """Plays a part of the trial in the folder given on the command line, and writes the findings to files.
 
     `switch` replaces stock torch by Cairn, or restores stock torch. `native_saves`: whether the client's saves are
     expected to reach the engine (Megatron and NVRx write by their own code). `make_job` is called with stock torch and
@@ -124,27 +127,58 @@ def run(
     processes that the client has started.
     """
     folder = Path(sys.argv[1])
-    times = Times()
-    calls: dict[str, int] = {}
     failed = FailedCalls()
+    part = sys.argv[2] if len(sys.argv) > 2 else ""
+    if part == "killed":
+        switch(True)
+        train_until_killed(make_job(0), folder)
+    if part == "resumed":
+        switch(True)
+        findings = resume(make_job, folder)
+    else:
+        times = Times()
+        calls = compare(make_job, switch, measure, folder, times)
+        compare_times(make_job, switch, folder, times)
+        missing = [name for name, count in calls.items() if count == 0 and (native_saves or name != "save")]
+        assert not missing, f"Cairn's engine was not reached by: {missing}; {cairn.report()}"
+        findings = {
+            "packages": {distribution: version(distribution)},
+            "engine calls": calls,
+            "saves with the torn-snapshot alarm": saves_with_alarm(),
+            "seconds": {name: round(value, 3) for name, value in times.seconds.items()},
+        }
+    assert not failed.found, f"calls that failed: {failed.found}"
+    at_end()
+    _leave(folder, findings, part)
+
+
+def compare(
+    make_job: MakeJob,
+    switch: Callable[[bool], None],
+    measure: Callable[[Path], dict[str, float]],
+    folder: Path,
+    times: Times,
+) -> dict[str, int]:
+    """Steps 1 to 4. Returns the calls that reached the engine."""
+    calls: dict[str, int] = {}
 
     job = trained(make_job, 0)
-    times.measure("stock save", job.save, folder / "stock")
+    times.measure("first stock save", job.save, folder / "stock")
     saved = job.state()  # a client that saves in training has finished its training here
     job = make_job(1)
-    times.measure("stock load", job.load, folder / "stock")
+    times.measure("first stock load", job.load, folder / "stock")
     assert_same(job.state(), saved, "stock")
     times.add("stock ", measure(folder / "stock"))
 
     switch(True)
     before = engine_calls()
     job = trained(make_job, 0)
-    times.measure("save", job.save, folder / "ours")
+    times.measure("first save", job.save, folder / "ours")
     saved = job.state()
     calls["save"] = engine_calls() - before
     before = engine_calls()
     resumed = make_job(1)
-    times.measure("load", resumed.load, folder / "ours")
+    times.measure("first load", resumed.load, folder / "ours")
     calls["load"] = engine_calls() - before
     assert_same(resumed.state(), saved, "resumed")
     times.add("", measure(folder / "ours"))
@@ -163,12 +197,31 @@ def run(
     job.load(folder / "stock")
     calls["load of stock"] = engine_calls() - before
     assert_same(job.state(), saved, "read from stock torch")
+    return calls
 
-    missing = [name for name, count in calls.items() if count == 0 and (native_saves or name != "save")]
-    assert not missing, f"Cairn's engine was not reached by: {missing}; {cairn.report()}"
-    assert not failed.found, f"calls that failed: {failed.found}"
-    at_end()
-    _leave(folder, distribution, calls, times)
+
+def compare_times(make_job: MakeJob, switch: Callable[[bool], None], folder: Path, times: Times) -> None:
+    """Step 5. Ends with Cairn installed."""
+    for to_cairn, prefix in ((False, "stock "), (True, "")):
+        switch(to_cairn)
+        directory = folder / f"{prefix}again".replace(" ", "-")
+        times.measure(prefix + "save", trained(make_job, 0).save, directory)
+        times.measure(prefix + "load", make_job(1).load, directory)
+
+
+def resume(make_job: MakeJob, folder: Path) -> dict[str, Any]:
+    """The second part of step 6."""
+    whole = make_job(0)
+    save_rounds(whole, folder / "whole", 1, ROUNDS)
+    expected = whole.state()
+    newest = agreed_newest_round(folder / "run")
+    before = engine_calls()
+    resumed = make_job(1)
+    resumed.load(folder / "run" / f"round-{newest}")
+    assert engine_calls() > before, f"the load did not reach Cairn's engine; {cairn.report()}"
+    save_rounds(resumed, folder / "goes-on", newest + 1, ROUNDS)
+    assert_same(resumed.state(), expected, "resumed after the kill")
+    return {"rounds": ROUNDS, "resumed after round": newest}
 
 
 def end_workers(persistent: Any) -> None:
@@ -178,15 +231,9 @@ def end_workers(persistent: Any) -> None:
         child.terminate()
 
 
-def _leave(folder: Path, distribution: str, calls: dict[str, int], times: Times) -> NoReturn:
+def _leave(folder: Path, findings: dict[str, Any], part: str) -> NoReturn:
     """Writes the findings of this rank and ends the process by `os._exit`, because a normal exit sometimes aborts."""
-    findings = {
-        "client": f"{distribution} {version(distribution)}",
-        "engine calls": calls,
-        "saves with the torn-snapshot alarm": saves_with_alarm(),
-        "seconds": {name: round(value, 3) for name, value in times.seconds.items()},
-    }
-    (folder / f"rank-{dist.get_rank()}.json").write_text(json.dumps(findings))
+    (folder / f"{part or 'trial'}-{dist.get_rank()}.json").write_text(json.dumps(findings))
     dist.barrier()
     sys.stdout.flush()
     sys.stderr.flush()
