@@ -274,6 +274,7 @@ class Inspection {
     write_numbers(json, "shape", tensor.shape.span());
     json.key("bytes").number(tensor_bytes(tensor));
     json.key("requires_grad").boolean(tensor.requires_grad);
+    if (tensor.strides) write_numbers(json, "strides", tensor.strides->span());
     json.key("chunks").begin_array();
     const std::size_t dimensions = tensor.shape.size();
     for (std::size_t i = 0; i < tensor.chunk_count(); ++i) {

@@ -23,6 +23,7 @@ void check(const cairn::Catalog& catalog) {
   for (const cairn::CatalogTensor& tensor : catalog.tensors) {
     require(catalog.find_tensor(tensor.fqn) == &tensor);
     require(tensor.boxes.size() == tensor.chunk_count() * 2 * tensor.shape.size());
+    require(!tensor.strides || tensor.strides->size() <= cairn::kDimensionsMax);
     for (std::size_t i = 0; i < tensor.chunk_count(); ++i) {
       require(tensor.chunk(i).within(tensor.shape));
       require(tensor.locations[i].length == 0 || tensor.locations[i].file < catalog.files.size());
@@ -37,7 +38,7 @@ cairn::Result<cairn::dcp::DecodedMetadata> decode(std::span<const std::byte> inp
 
 bool equal(const cairn::CatalogTensor& a, const cairn::CatalogTensor& b) {
   return a.fqn == b.fqn && a.dtype == b.dtype && a.shape == b.shape && a.requires_grad == b.requires_grad &&
-         a.boxes == b.boxes;
+         a.boxes == b.boxes && (a.strides && b.strides ? *a.strides == *b.strides : a.strides == b.strides);
 }
 
 }  // namespace

@@ -47,6 +47,10 @@ struct CatalogTensor {
   // For each chunk: its offsets, then its sizes, 2 * shape.size() numbers. Within the shape: checked by the reader.
   std::vector<std::int64_t> boxes;
   std::vector<ItemLocation> locations;  // one per chunk; length 0: the storage has no bytes of the chunk
+  // The strides that the saved tensor had in memory, in elements: those of the first chunk's local tensor, as
+  // torch 2.15 and later record. Null if none are recorded. No negative number; the count may differ from the
+  // dimensions.
+  SharedExtents strides = nullptr;
 
   std::size_t chunk_count() const noexcept { return locations.size(); }
   Box chunk(std::size_t index) const;

@@ -181,6 +181,10 @@ struct TensorTraits {
   // Several ranks hold this chunk with equal elements (DTensor's Replicate, HSDP): the ranks may share the writing of
   // the chunk. If a chunk of several ranks is not declared `replicated`, a single rank writes the whole chunk.
   bool replicated = false;
+  // To be recorded in the metadata of a DCP checkpoint, which torch up to 2.14 then can't read; null: no strides are
+  // recorded. torch 2.15 and later record the strides of each local tensor. A save fails with kInvalidArgument for a
+  // negative number and for more than kDimensionsMax numbers. No load depends on them.
+  SharedExtents strides = nullptr;
 };
 
 // A chunk of a tensor: `local` holds the elements of `box`, in a tensor of shape `global_shape`.
@@ -201,7 +205,8 @@ struct SerializedTensor {
   DType dtype = DType::kFloat32;
   Extents shape;  // of the whole tensor
   bool requires_grad = false;
-  std::optional<Box> chunk = {};  // the place of the payload's elements in the tensor; nullopt: the whole tensor
+  std::optional<Box> chunk = {};    // the place of the payload's elements in the tensor; nullopt: the whole tensor
+  SharedExtents strides = nullptr;  // as in TensorTraits
 };
 
 struct Entry {

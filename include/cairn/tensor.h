@@ -107,6 +107,9 @@ class Extents {
   std::unique_ptr<std::int64_t[]> heap_;
 };
 
+// A list that several tensors share: tensors of a state mostly have few different strides. Owners: the holders.
+using SharedExtents = std::shared_ptr<const Extents>;
+
 // "[2, 3]"
 std::string to_string(const Extents& extents);
 

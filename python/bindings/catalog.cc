@@ -43,8 +43,10 @@ nb::tuple tuple_of(const std::vector<std::string>& files, const CatalogTensor& t
     chunks.append(nb::make_tuple(from_extents(box, dimensions), from_extents(box + dimensions, dimensions), place[0],
                                  place[1], place[2]));
   }
+  nb::object strides = nb::none();
+  if (tensor.strides) strides = from_extents(tensor.strides->data(), tensor.strides->size());
   return nb::make_tuple(static_cast<int>(tensor.dtype), from_extents(tensor.shape.data(), dimensions),
-                        tensor.requires_grad, chunks);
+                        tensor.requires_grad, chunks, strides);
 }
 
 void bind_catalog(nb::module_& module) {

@@ -2,6 +2,7 @@
 #include <cairn/state_dict.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -48,8 +49,10 @@ void expect_new(const StateDict& state, const Leaf& leaf) {
 // `add_other(path, value)` for the remaining leaves. Holds the storages of the plain tensors.
 class Description : public LeafVisitor {
  public:
-  Description(StateDict& state, const PlainTensors& tensors, HeldStorages& held, const nb::callable& add_other)
-      : state_(state), tensors_(tensors), held_(held), add_other_(add_other) {}
+  // `records_strides`: the strides of the tensors are to be recorded in the metadata.
+  Description(StateDict& state, const PlainTensors& tensors, HeldStorages& held, bool records_strides,
+              const nb::callable& add_other)
+      : state_(state), tensors_(tensors), held_(held), records_strides_(records_strides), add_other_(add_other) {}
 
   void expect(std::size_t more) override { state_.reserve(more); }
   bool refuses_equal_texts() const override { return true; }
@@ -62,8 +65,9 @@ class Description : public LeafVisitor {
       }
     }
     if (std::optional<TensorView> view = tensors_.view_of_entry(leaf.value)) {
-      const TensorTraits traits{.requires_grad = tensors_.requires_grad(leaf.value)};
-      expect_added(state_, state_.add_tensor(path_of(leaf), std::move(*view), traits));
+      TensorTraits traits{.requires_grad = tensors_.requires_grad(leaf.value)};
+      if (records_strides_) traits.strides = std::make_shared<const Extents>(view->strides);
+      expect_added(state_, state_.add_tensor(path_of(leaf), std::move(*view), std::move(traits)));
       held_.add(state_.entries().size() - 1, tensors_.storage_of(leaf.value, state_.entries().back()));
     } else {
       expect_new(state_, leaf);
@@ -75,6 +79,7 @@ class Description : public LeafVisitor {
   StateDict& state_;
   const PlainTensors& tensors_;
   HeldStorages& held_;
+  bool records_strides_;
   const nb::callable& add_other_;
 };
 
@@ -125,10 +130,11 @@ void describe_targets(StateDict& state, nb::handle state_dict, FlatteningRules r
   for_each_leaf(state_dict, rules, description);
 }
 
-// `read`: (PlainTensors, HeldStorages).
+// `read`: (PlainTensors, HeldStorages, whether strides are recorded).
 void describe(StateDict& state, nb::handle state_dict, FlatteningRules rules, const nb::tuple& read,
               const nb::callable& add_other) {
-  Description description(state, nb::cast<PlainTensors&>(read[0]), nb::cast<HeldStorages&>(read[1]), add_other);
+  Description description(state, nb::cast<PlainTensors&>(read[0]), nb::cast<HeldStorages&>(read[1]),
+                          nb::cast<bool>(read[2]), add_other);
   for_each_leaf(state_dict, rules, description);
 }
 

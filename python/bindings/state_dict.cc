@@ -5,6 +5,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -38,6 +39,17 @@ const std::string& payload_of(const StateDict& state, std::size_t index) {
   const Entry& entry = state.entries().at(index);
   if (const auto* tensor = std::get_if<SerializedTensor>(&entry.content)) return tensor->payload;
   return std::get<SerializedValue>(entry.content).payload;
+}
+
+// Of the tensor that was added last.
+void record_strides(StateDict& state, nb::handle strides) {
+  auto recorded = std::make_shared<const Extents>(to_extents(strides));
+  auto& content = state.entries().back().content;
+  if (auto* const tensor = std::get_if<TensorEntry>(&content)) {
+    tensor->traits.strides = std::move(recorded);
+  } else {
+    std::get<SerializedTensor>(content).strides = std::move(recorded);
+  }
 }
 
 // (bytes of whole tensors, bytes of chunks of tensors), without the payloads
@@ -118,6 +130,7 @@ void bind_state_dict(nb::module_& module) {
                                      unwrap(Box::make(to_extents(box[0]), to_extents(box[1])))};
              unwrap(state.add_serialized(to_path(path), std::move(tensor)));
            })
+      .def("record_strides", &record_strides)
       .def("tensor_bytes", &tensor_bytes_of)
       .def("fqn", [](const StateDict& state, std::size_t index) { return to_str(state.entries().at(index).fqn); })
       .def("fqns",

@@ -131,7 +131,7 @@ class _Source:
         if tensor is None:
             state.add_serialized_value((key,), b"")
             return lambda: decoded(key, state.payload(index), self._form)
-        code, shape, requires_grad, chunks = tensor
+        code, shape, requires_grad, chunks, _ = tensor
         name = _engine.DTYPE_NAMES[code]
         if name in _QUANTISED and self._form == "torch":
             state.add_serialized_tensor((key,), b"", code, shape, requires_grad)

@@ -37,13 +37,18 @@ class Chunk(NamedTuple):
 
 
 class TensorInfo(NamedTuple):
-    """A tensor of a checkpoint: global shape, torch's name of the dtype, and the chunks."""
+    """A tensor of a checkpoint: global shape, torch's name of the dtype, the chunks, and the strides.
+
+    The strides are those that the saved local tensor had in memory, in elements: torch 2.15 and later record them. None
+    if none are recorded.
+    """
 
     key: str
     shape: tuple[int, ...]
     dtype: str
     requires_grad: bool
     chunks: tuple[Chunk, ...]
+    strides: tuple[int, ...] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -222,11 +227,12 @@ class Checkpoint(Mapping[str, Any]):
         value = None if tensor is not None else self._native.value(key)
         self._warn_of_damage()
         if tensor is not None:
-            dtype, shape, requires_grad, chunks = tensor
+            dtype, shape, requires_grad, chunks, strides = tensor
             name = _engine.DTYPE_NAMES[dtype]
             if self.save_id is None:
                 self._warn_of_stale_dtype(key, dtype)
-            return TensorInfo(key, shape, name, requires_grad, tuple(Chunk(*chunk) for chunk in chunks))
+            places = tuple(Chunk(*chunk) for chunk in chunks)
+            return TensorInfo(key, shape, name, requires_grad, places, strides)
         if value is None:
             nearest = ", ".join(f"'{name}'" for name in self._native.nearest_keys(key, _NEAREST_KEYS_MAX))
             hint = f" (nearest: {nearest})" if nearest else ""

@@ -81,8 +81,8 @@ def diff(
     Values are compared as values, with their types; `tolerance` applies to floats in values too.
 
     `keys` are patterns: ``*`` any characters, ``?`` one, ``[a-z]`` a set; a pattern also selects all keys below a
-    match. By default all keys are compared. Not compared: chunks and files, requires_grad, nested paths and the order
-    of keys.
+    match. By default all keys are compared. Not compared: chunks and files, requires_grad, recorded strides, nested
+    paths and the order of keys.
 
     Tensors are read in windows of a few MiB on `thread_count` threads, so checkpoints of any size can be compared.
     Every byte read is compared with its checksum: damage raises Corrupt with key, file and offset, and is no

@@ -254,7 +254,7 @@ class QuantizedHuggingFaceStorageReader(StockQuantizedReader, HuggingFaceStorage
         if not self._is_tensor_quantized(key):
             return
         catalog = _engine.catalog_of(_opened(self))
-        _, shape, _, chunks = catalog.tensor(key) or (0, (), False, [])
+        _, shape, _, chunks, _ = catalog.tensor(key) or (0, (), False, [], None)
         wanted = _BLOCKS_DIMENSIONS if key.endswith("_blocks") else _WEIGHT_DIMENSIONS
         if len(shape) != wanted or len(chunks) != 1:
             raise Unsupported(

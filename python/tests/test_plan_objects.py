@@ -10,9 +10,12 @@ import stock
 import torch
 from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
 from torch.distributed.checkpoint.filesystem import _StoragePrefix
+from torch.distributed.checkpoint.metadata import TensorProperties
 from torch.distributed.checkpoint.planner import SavePlan
 
 import cairn
+
+RECORDS = "strides" in TensorProperties.__dataclass_fields__
 
 
 class RunsCode:
@@ -51,6 +54,37 @@ def test_the_plans_of_all_ranks_are_kept(checkpoint: Path) -> None:
     again = pickle.loads(pickle.dumps(metadata)).all_local_plans
     assert again == plans()
     assert again[0].items[0].tensor_data.properties == plans()[0].items[0].tensor_data.properties
+
+
+@pytest.mark.parametrize("strides", [(), (None,), ((4, 1),)], ids=["five fields", "no strides", "strides"])
+def test_the_properties_of_every_torch_are_kept(
+    strides: tuple[Any, ...], checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch has recorded strides since 2.15: the state of the properties then has six fields."""
+    stock.save({"w": torch.ones(3)}, checkpoint)
+    plain = TensorProperties.__getstate__
+    with monkeypatch.context() as patch:
+        patch.setattr(TensorProperties, "__getstate__", lambda self: (*plain(self)[:5], *strides))
+        with_attribute(checkpoint, "all_local_plans", plans())
+    metadata: Any = cairn.FileSystemReader(checkpoint).read_metadata()
+    properties = metadata.all_local_plans[0].items[0].tensor_data.properties
+    assert properties.dtype is torch.bfloat16
+    assert getattr(properties, "strides", None) == (strides[0] if RECORDS and strides else None)
+
+
+def test_strides_that_are_no_numbers_are_left_out(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stock.save({"w": torch.ones(3)}, checkpoint)
+    made = plans()
+    plain = TensorProperties.__getstate__
+
+    def with_text(self: TensorProperties) -> Any:
+        odd = any(self is item.tensor_data.properties for item in made[0].items if item.tensor_data is not None)
+        return (*plain(self)[:5], ("4", 1)) if odd else plain(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TensorProperties, "__getstate__", with_text)
+        with_attribute(checkpoint, "all_local_plans", made)
+    assert not hasattr(cairn.FileSystemReader(checkpoint).read_metadata(), "all_local_plans")
 
 
 @pytest.mark.parametrize("where", ["alone", "in a plan", "in a field"])

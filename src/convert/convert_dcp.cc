@@ -53,7 +53,7 @@ struct PlacedItem {
 Result<SerializedTensor> serialized_tensor(const ConvertInput& input, const CatalogTensor& tensor) {
   CAIRN_TRY_ASSIGN(std::string payload,
                    input.source->checkpoint().read_payload(tensor.fqn, input.source->load_options()));
-  return SerializedTensor{std::move(payload), tensor.dtype, tensor.shape, tensor.requires_grad};
+  return SerializedTensor{std::move(payload), tensor.dtype, tensor.shape, tensor.requires_grad, {}, tensor.strides};
 }
 
 // Whether a chunk is stored in a form that only torch reads.
@@ -77,7 +77,8 @@ Result<std::vector<SerializedTensor>> serialized_chunks(const ConvertInput& inpu
   for (std::size_t chunk = 0; has_archive && chunk < tensor.chunk_count(); ++chunk) {
     CAIRN_TRY_ASSIGN(std::string payload,
                      input.source->checkpoint().read_chunk_payload(tensor.fqn, chunk, input.source->load_options()));
-    chunks.push_back({std::move(payload), tensor.dtype, tensor.shape, tensor.requires_grad, tensor.chunk(chunk)});
+    chunks.push_back(
+        {std::move(payload), tensor.dtype, tensor.shape, tensor.requires_grad, tensor.chunk(chunk), tensor.strides});
   }
   return chunks;
 }
@@ -91,6 +92,7 @@ Result<void> add_tensor(const ConvertInput& input, const ConvertKey& key, Entry&
   TensorEntry tensor{TensorView::contiguous(static_cast<void*>(nullptr), key.dtype, key.tensor->shape),
                      key.tensor->shape, std::move(whole)};
   tensor.traits.requires_grad = key.tensor->requires_grad;
+  tensor.traits.strides = key.tensor->strides;
   entry.content = std::move(tensor);
   return {};
 }
@@ -225,7 +227,14 @@ std::vector<FileContent> divide(const ConvertJob& job, Items& items) {
   return files;
 }
 
-Result<plan::LocalItem> describe_item(const ItemSource& source) {
+const SharedExtents& strides_of_item(const ItemSource& source) {
+  static const SharedExtents none;
+  if (source.tensor != nullptr) return source.tensor->traits.strides;
+  const auto* const serialized = std::get_if<SerializedTensor>(&source.entry->content);
+  return serialized == nullptr ? none : serialized->strides;
+}
+
+Result<plan::LocalItem> describe_item(const ItemSource& source, ExtentsTable& strides) {
   manifest::TrailerItem described;
   CAIRN_TRY(data_file::describe(source, described));
   plan::LocalItem item;
@@ -235,6 +244,7 @@ Result<plan::LocalItem> describe_item(const ItemSource& source) {
                                                                               : plan::LocalItem::Kind::kTensor;
   item.dtype = described.dtype;
   item.requires_grad = described.requires_grad;
+  if (const SharedExtents& recorded = strides_of_item(source)) item.strides = strides.number_of(*recorded);
   item.shape = described.global_shape;
   item.box = described.box;
   return item;
@@ -250,9 +260,10 @@ Result<Catalog> catalog_of(const ConvertJob& job, std::vector<PlacedItem> placed
   std::stable_sort(placed.begin(), placed.end(), [](const auto& a, const auto& b) { return a.item < b.item; });
   // A DCP checkpoint of a state that was never nested stays one.
   const bool has_paths = job.input->plan.has_paths || job.input->source->catalog().format != CheckpointFormat::kDcp;
-  save_plan::CatalogBuilder builder;
+  ExtentsTable strides;
+  save_plan::CatalogBuilder builder(strides);
   for (const PlacedItem& it : placed) {
-    CAIRN_TRY_ASSIGN(const plan::LocalItem item, describe_item(*it.source));
+    CAIRN_TRY_ASSIGN(const plan::LocalItem item, describe_item(*it.source, strides));
     if (builder.add(item, item.box, it.location) && has_paths) builder.add_path(item.fqn, it.source->entry->path);
   }
   return std::move(builder.catalog());

@@ -67,6 +67,10 @@ class CatalogComparison {
            (compact.offset == pickle.offset && record_.files[compact.file].name == file_in_pickle(pickle));
   }
 
+  static bool are_equal(const SharedExtents& a, const SharedExtents& b) {
+    return a == nullptr || b == nullptr ? a == b : *a == *b;
+  }
+
   // Null if the tensor is equal in both.
   const char* difference_of(const CatalogTensor& tensor) const {
     const CatalogTensor* other = pickle_.find_tensor(tensor.fqn);
@@ -74,6 +78,7 @@ class CatalogComparison {
     if (tensor.dtype != other->dtype) return "another dtype";
     if (!(tensor.shape == other->shape)) return "another shape";
     if (tensor.requires_grad != other->requires_grad) return "another requires_grad";
+    if (!are_equal(tensor.strides, other->strides)) return "other strides";
     if (tensor.chunk_count() != other->chunk_count()) return "another number of chunks";
     // The compact catalog has its chunks sorted by box, and chunks of one box in the order of the metadata.
     std::vector<std::size_t> order(other->chunk_count());

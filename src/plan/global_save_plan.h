@@ -59,8 +59,8 @@ struct SavePlanOptions {
 //
 // Fails with kInvalidArgument, naming key and ranks, if ranks disagree about the kind, dtype or shape of a key, if a
 // rank lists an item twice, if the chunks of a tensor do not fit together (see validate_chunks()), or if the bytes of
-// all items exceed 2^63 - 1. Different values of `requires_grad` are no error: like DCP, the plan records the first
-// rank's value.
+// all items exceed 2^63 - 1. Different values of `requires_grad`, and different strides, are no error: like DCP, the
+// plan records the first rank's.
 Result<GlobalSavePlan> plan_save(std::span<const LocalPlan> ranks, const SavePlanOptions& options = {});
 
 // Checks a plan that was made in parts: the items of all ranks fit together, with the errors of plan_save(), and the

@@ -25,9 +25,11 @@ struct LocalItem {
   bool requires_grad = false;     // may differ between ranks; DCP records the value of the lowest writing rank
   // Declared equal on every rank that has the tensor (DTensor's Replicate, HSDP): several ranks may each write a part.
   bool replicated = false;
-  std::uint64_t bytes = 0;  // payload
-  Extents shape;            // of the whole tensor; ignored for a value
-  Box box;                  // of a chunk: its place in the tensor; ignored for a value
+  std::uint32_t strides = 0;  // to be recorded: a number of the plans' ExtentsTable; as with requires_grad, the lowest
+                              // writing rank decides
+  std::uint64_t bytes = 0;    // payload
+  Extents shape;              // of the whole tensor; ignored for a value
+  Box box;                    // of a chunk: its place in the tensor; ignored for a value
 };
 
 // In the rank's own order.

@@ -126,7 +126,7 @@ class ModelLayoutMaker {
   bool sharded_;
   std::uint32_t file_count_ = 0;
   std::uint32_t next_shard_ = 1;
-  save_plan::CatalogBuilder builder_;
+  save_plan::CatalogBuilder builder_{planned_.local.strides()};
   std::vector<std::string> names_;
   SaveLayout layout_;
 };

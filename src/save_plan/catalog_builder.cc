@@ -16,6 +16,7 @@ bool CatalogBuilder::add(const plan::LocalItem& item, const Box& box, const Item
     tensor.dtype = item.dtype;
     tensor.shape = item.shape;
     tensor.requires_grad = item.requires_grad;
+    tensor.strides = strides_[item.strides];
   }
   CatalogTensor& tensor = catalog_.tensors[number];
   tensor.boxes.insert(tensor.boxes.end(), box.offsets().begin(), box.offsets().end());

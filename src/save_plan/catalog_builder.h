@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/extents_table.h"
 #include "plan/key_numbers.h"
 #include "plan/local_plan.h"
 
@@ -14,6 +15,9 @@ namespace cairn::save_plan {
 
 class CatalogBuilder {
  public:
+  // `strides` is the table of the items, and outlives the builder.
+  explicit CatalogBuilder(const ExtentsTable& strides) : strides_(strides) {}
+
   // The next items are those of another rank, whose keys may be in the order of the rank before.
   void begin_rank() { numbers_.begin_rank(); }
   // Adds an item and its location. Returns whether the item is the first with its key. Items of one tensor agree on
@@ -27,6 +31,7 @@ class CatalogBuilder {
   Catalog& catalog() { return catalog_; }
 
  private:
+  const ExtentsTable& strides_;
   Catalog catalog_;
   plan::KeyNumbers numbers_;  // of the tensors: the index in the catalog
 };

@@ -21,7 +21,8 @@ constexpr std::size_t kFewItems = 1'000'000;
 
 class LayoutMaker {
  public:
-  explicit LayoutMaker(PlannedSave& planned) : local_(planned.local), global_(planned.global) {}
+  explicit LayoutMaker(PlannedSave& planned)
+      : local_(planned.local), global_(planned.global), builder_(planned.local.strides()) {}
 
   Result<JointLayout> make() {
     for (std::size_t rank = 0; rank < global_.ranks.size(); ++rank) {

@@ -1,7 +1,8 @@
 // A message: the version (text), file_per_item (a byte), the number of items, the items, and names_taken (a byte). All
 // numbers are varints. An item:
 //
-// 1. A byte: the form in three bits, then a bit each for kRequiresGrad, kReplicated, kSameTensor and kHasPath.
+// 1. A byte: the form in three bits, then a bit each for kRequiresGrad, kReplicated, kSameTensor, kHasPath and
+//    kHasStrides.
 // 2. The name: the number of leading bytes that it shares with the name of the item before (a byte), and the rest
 // (text).
 // 3. With kHasPath: the number of elements of the path, and for each element its length doubled, plus 1 for an integer.
@@ -10,6 +11,8 @@
 //    dimensions, the sizes.
 // 5. Of a chunk: kRows, offset and size in the first dimension; kBox and kSerializedChunk, the offsets and the sizes.
 //    Of an archive: its bytes.
+// 6. With kHasStrides: 0 if the strides are the row-major strides of the chunk's sizes; otherwise their number plus 1,
+//    and the strides.
 #include "save_plan/local_plans.h"
 
 #include <cairn/version.h>
@@ -42,6 +45,7 @@ constexpr unsigned kRequiresGrad = 1 << 3;
 constexpr unsigned kReplicated = 1 << 4;
 constexpr unsigned kSameTensor = 1 << 5;
 constexpr unsigned kHasPath = 1 << 6;
+constexpr unsigned kHasStrides = 1 << 7;
 
 // An item of a few bytes may have a long name, and the shape of the item before. These limits keep the memory of a
 // decoded plan below about 200 bytes for each byte of the message.
@@ -50,6 +54,12 @@ constexpr std::size_t kSharedDimensionsMax = 4;
 
 bool is_at_origin(std::span<const std::int64_t> offsets) {
   return std::ranges::all_of(offsets, [](std::int64_t offset) { return offset == 0; });
+}
+
+const Extents* strides_of(const ItemSource& source) {
+  if (source.tensor != nullptr) return source.tensor->traits.strides.get();
+  const auto* const serialized = std::get_if<SerializedTensor>(&source.entry->content);
+  return serialized == nullptr ? nullptr : serialized->strides.get();
 }
 
 Form form_of(const TrailerItem& item) {
@@ -80,11 +90,14 @@ class Encoder {
     if (source.tensor != nullptr && source.tensor->traits.replicated) bits |= kReplicated;
     if (is_same) bits |= kSameTensor;
     if (!item.path.empty()) bits |= kHasPath;
+    const Extents* const strides = strides_of(source);
+    if (strides != nullptr) bits |= kHasStrides;
     message_.push_back(static_cast<char>(bits));
     add_name(source.entry->fqn);
     if (!item.path.empty()) manifest::append_path_of(message_, item.path, source.entry->fqn);
     if (is_tensor && !is_same) add_tensor(item);
     add_box(form, item, source);
+    if (strides != nullptr) add_strides(*strides, item.box.sizes());
   }
 
  private:
@@ -115,6 +128,12 @@ class Encoder {
     if (source.tensor == nullptr) append_varint(message_, source.bytes.size());
   }
 
+  void add_strides(const Extents& strides, const Extents& sizes) {
+    if (strides == row_major_strides(sizes)) return append_varint(message_, 0);
+    append_varint(message_, strides.size() + 1);
+    append_extents(message_, strides);
+  }
+
   std::string& message_;
   std::string_view name_;  // of the item before, in the caller's entry
   bool has_shared_ = false;
@@ -139,6 +158,17 @@ Result<Box> read_box(CodedReader& reader, Form form, const Extents& shape) {
   return Box::make(std::move(offsets), std::move(sizes));
 }
 
+Result<void> check_strides(const ItemSource& source) {
+  const Extents* const strides = strides_of(source);
+  if (strides == nullptr) return {};
+  const bool is_negative = std::ranges::any_of(strides->span(), [](std::int64_t stride) { return stride < 0; });
+  if (!is_negative && strides->size() <= kDimensionsMax) return {};
+  return Error(ErrorCode::kInvalidArgument, "strides that a checkpoint can't record")
+      .key(source.entry->fqn)
+      .expected("at most " + std::to_string(kDimensionsMax) + " numbers, none negative")
+      .actual(to_string(*strides));
+}
+
 }  // namespace
 
 Result<std::string> encode_local_plan(std::span<const ItemSource> items, const LocalPlanOptions& options) {
@@ -149,6 +179,7 @@ Result<std::string> encode_local_plan(std::span<const ItemSource> items, const L
   Encoder encoder(message);
   TrailerItem item;
   for (const ItemSource& source : items) {
+    CAIRN_TRY(check_strides(source));
     if (auto described = data_file::describe(source, item); !described) {
       return std::move(described).error().key(source.entry->fqn);
     }
@@ -182,7 +213,7 @@ Result<std::string_view> LocalPlans::read_key(CodedReader& reader, bool has_path
 Result<LocalItem> LocalPlans::read_item(CodedReader& reader, Previous& previous) {
   CAIRN_TRY_ASSIGN(const unsigned bits, reader.byte());
   const unsigned form_bits = bits & kFormMask;
-  if (bits >= 2 * kHasPath || form_bits > static_cast<unsigned>(Form::kSerializedChunk)) {
+  if (form_bits > static_cast<unsigned>(Form::kSerializedChunk)) {
     return reader.damaged("an item of an unknown form");
   }
   const Form form = static_cast<Form>(form_bits);
@@ -191,6 +222,7 @@ Result<LocalItem> LocalPlans::read_item(CodedReader& reader, Previous& previous)
   item.requires_grad = (bits & kRequiresGrad) != 0;
   item.replicated = (bits & kReplicated) != 0;
   if (form == Form::kValue) {
+    if ((bits & kHasStrides) != 0) return reader.damaged("a value with strides");
     item.kind = LocalItem::Kind::kValue;
     CAIRN_TRY_ASSIGN(item.bytes, reader.varint());
     return item;
@@ -214,13 +246,24 @@ Result<LocalItem> LocalPlans::read_item(CodedReader& reader, Previous& previous)
   if (form == Form::kSerializedTensor || form == Form::kSerializedChunk) {
     item.kind = LocalItem::Kind::kSerializedTensor;
     CAIRN_TRY_ASSIGN(item.bytes, reader.varint());
-    return item;
+  } else {
+    const auto bytes =
+        checked_multiply(static_cast<std::uint64_t>(item.box.element_count()), std::uint64_t{item_bytes(item.dtype)});
+    if (!bytes) return reader.damaged("a chunk of more than 2^64 bytes");
+    item.bytes = *bytes;
   }
-  const auto bytes =
-      checked_multiply(static_cast<std::uint64_t>(item.box.element_count()), std::uint64_t{item_bytes(item.dtype)});
-  if (!bytes) return reader.damaged("a chunk of more than 2^64 bytes");
-  item.bytes = *bytes;
+  if ((bits & kHasStrides) != 0) {
+    CAIRN_TRY_ASSIGN(item.strides, read_strides(reader, item.box.sizes()));
+  }
   return item;
+}
+
+Result<std::uint32_t> LocalPlans::read_strides(CodedReader& reader, const Extents& sizes) {
+  CAIRN_TRY_ASSIGN(const std::uint64_t count, reader.varint());
+  if (count == 0) return strides_.number_of(row_major_strides(sizes));
+  if (count - 1 > kDimensionsMax) return reader.damaged("too many strides");
+  CAIRN_TRY_ASSIGN(const Extents strides, manifest::read_extents(reader, count - 1));
+  return strides_.number_of(strides);
 }
 
 Result<void> LocalPlans::add(std::string_view message) {

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/extents_table.h"
 #include "data_file/file_image.h"
 #include "format/manifest/varint.h"
 #include "plan/key_numbers.h"
@@ -51,6 +52,8 @@ class LocalPlans {
   // The path of a key of the plans in the nested state dict, from the first rank that has the key; empty if the key has
   // no path.
   const Path& path_of(std::string_view fqn) const { return paths_[numbers_.find(fqn)]; }
+  // Of the items of all plans.
+  const ExtentsTable& strides() const { return strides_; }
 
  private:
   // The item before, of the same message.
@@ -61,11 +64,13 @@ class LocalPlans {
     Extents shape;
   };
   Result<plan::LocalItem> read_item(manifest::CodedReader& reader, Previous& previous);
+  Result<std::uint32_t> read_strides(manifest::CodedReader& reader, const Extents& sizes);
   Result<std::string_view> read_key(manifest::CodedReader& reader, bool has_path, Previous& previous);
 
   std::deque<std::string> names_;  // the items point into the texts, which never move
   std::deque<Path> paths_;         // by the key's number
   plan::KeyNumbers numbers_;
+  ExtentsTable strides_;
   std::vector<plan::LocalPlan> plans_;
   std::vector<bool> file_per_item_;
   bool names_taken_ = false;

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,7 +40,8 @@ StateDict every_form() {
   EXPECT_TRUE(state.add_value(Path{"step"}, Value(7)));
   EXPECT_TRUE(state.add_serialized(Path{"opaque", "whole"}, SerializedTensor{"archive", DType::kFloat32, {2, 8}}));
   const Box rows = Box::make({2, 0}, {2, 8}).value();
-  const SerializedTensor chunk{"rows", DType::kFloat32, {4, 8}, true, rows};
+  const SerializedTensor chunk{
+      "rows", DType::kFloat32, {4, 8}, true, rows, std::make_shared<const Extents>(Extents{1, 2})};
   EXPECT_TRUE(state.add_serialized(Path{"opaque", "rows"}, chunk));
   return state;
 }
@@ -76,6 +79,51 @@ TEST(LocalPlans, HoldTheItemsOfEveryRank) {
   plans.drop(0);
   EXPECT_TRUE(plans.plans()[0].empty());
   EXPECT_EQ(plans.plans()[1].size(), state.entries().size());
+}
+
+TEST(LocalPlans, HoldTheStridesToRecord) {
+  const auto recorded = [](Extents strides) {
+    return TensorTraits{.strides = std::make_shared<const Extents>(std::move(strides))};
+  };
+  const auto opaque = std::make_shared<const Extents>(Extents{0, 0, 7});
+  StateDict state;
+  EXPECT_TRUE(state.add_tensor(Path{"none"}, view({4, 8})));
+  EXPECT_TRUE(state.add_tensor(Path{"rows"}, view({4, 8}), recorded({8, 1})));
+  EXPECT_TRUE(state.add_tensor(Path{"columns"}, view({4, 8}), recorded({1, 4})));
+  EXPECT_TRUE(state.add_tensor(Path{"scalar"}, view({}), recorded({})));
+  EXPECT_TRUE(state.add_chunk(Path{"chunk"}, view({2, 8}), {4, 8}, {2, 0}, recorded({8, 1})));
+  EXPECT_TRUE(state.add_tensor(Path{"deep"}, view({1, 2, 1, 2, 1}), recorded({4, 2, 2, 1, 1})));
+  EXPECT_TRUE(state.add_value(Path{"step"}, Value(7)));
+  EXPECT_TRUE(
+      state.add_serialized(Path{"opaque"}, SerializedTensor{"archive", DType::kFloat32, {2, 8}, {}, {}, opaque}));
+  const std::vector<std::optional<Extents>> expected = {std::nullopt,  Extents{8, 1},          Extents{1, 4}, Extents{},
+                                                        Extents{8, 1}, Extents{4, 2, 2, 1, 1}, std::nullopt,  *opaque};
+  LocalPlans plans;
+  for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(plans.add(message_of(state)));
+  for (const plan::LocalPlan& plan : plans.plans()) {
+    ASSERT_EQ(plan.size(), expected.size());
+    for (std::size_t i = 0; i < plan.size(); ++i) {
+      const SharedExtents& found = plans.strides()[plan[i].strides];
+      ASSERT_EQ(found != nullptr, expected[i].has_value()) << plan[i].fqn;
+      if (found) {
+        EXPECT_EQ(*found, *expected[i]) << plan[i].fqn;
+      }
+    }
+  }
+  EXPECT_EQ(plans.plans()[0][1].strides, plans.plans()[1][4].strides) << "a list is kept once";
+}
+
+TEST(LocalPlans, RefuseStridesThatCannotBe) {
+  for (const Extents& strides : {Extents{8, -1}, Extents(65, 1)}) {
+    StateDict state;
+    const TensorTraits traits{.strides = std::make_shared<const Extents>(strides)};
+    ASSERT_TRUE(state.add_tensor(Path{"odd"}, view({4, 8}), traits));
+    const auto items = checkpointer::SaveItems::make(state);
+    const auto message = encode_local_plan(items->sources(), {});
+    ASSERT_FALSE(message);
+    EXPECT_EQ(message.error().code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(message.error().key(), "odd");
+  }
 }
 
 TEST(LocalPlans, KeepTheDtypeOfEachItem) {

@@ -98,7 +98,7 @@ def _is_packed(saved: _Saved, checkpoint: OpenCheckpoint) -> bool:
     tensor = None if saved.code is None or saved.shape is None else checkpoint.tensor(saved.fqn)
     if tensor is None:
         return False
-    code, shape, _, chunks = tensor
+    code, shape, _, chunks, _ = tensor
     return sum(length for *_, length in chunks) < math.prod(shape) * _engine.DTYPE_ITEM_BYTES[code]
 
 

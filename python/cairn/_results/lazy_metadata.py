@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.metadata import (
 from cairn import _engine
 from cairn._directory import open_checkpoint
 from cairn._results import plan_objects
+from cairn._state.recorded_strides import TORCH_RECORDS_STRIDES
 from cairn._state.torch_codes import DTYPES
 from cairn.errors import Replaced
 
@@ -99,8 +100,10 @@ def _attributes_of(catalog: _engine.Catalog, load_id: str | None, model_director
             if file is not None:
                 storage_data[MetadataIndex(fqn)] = _StorageInfo(file, offset, length, transforms.get(fqn))
             continue
-        code, shape, requires_grad, chunks = tensor
+        code, shape, requires_grad, chunks, strides = tensor
         properties = TensorProperties(dtype=DTYPES[code], requires_grad=requires_grad)
+        if TORCH_RECORDS_STRIDES:
+            vars(properties)["strides"] = strides
         boxes = []
         for index, (offsets, sizes, file, offset, length) in enumerate(chunks):
             boxes.append(ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)))

@@ -32,6 +32,8 @@ _ENUMERATIONS = {
     (f"{_TORCH}.planner", "LoadItemType"),
     (f"{_TORCH}.planner", "WriteItemType"),
 }
+# Of the state of a TensorProperties up to torch 2.14. Later versions append the strides.
+_FIELDS_WITHOUT_STRIDES = 5
 _LAYOUTS = {str(layout): layout for layout in (torch.strided, torch.sparse_coo, torch.sparse_csr)}
 
 
@@ -69,14 +71,22 @@ def _data_object(key: tuple[str, str], state: dict[Any, Any]) -> Any:
 
 def _tensor_properties(key: tuple[str, str], state: Any) -> Any:
     kind = _class(key)
-    if not (isinstance(state, tuple) and len(state) == len(dataclasses.fields(kind))):
+    fields = len(dataclasses.fields(kind))
+    if not isinstance(state, tuple) or len(state) not in (_FIELDS_WITHOUT_STRIDES, _FIELDS_WITHOUT_STRIDES + 1):
         raise LookupError("a state that TensorProperties does not have")
+    strides = state[_FIELDS_WITHOUT_STRIDES:]
+    if any(each is not None and not _are_strides(each) for each in strides):
+        raise LookupError("strides that are not a tuple of numbers")
     made = object.__new__(kind)
     try:
-        made.__setstate__(state)
+        made.__setstate__(state[:fields])
     except Exception as error:
         raise LookupError("a state that TensorProperties does not have") from error
     return made
+
+
+def _are_strides(value: Any) -> bool:
+    return isinstance(value, tuple) and all(type(number) is int and number >= 0 for number in value)
 
 
 def _plain(key: tuple[str, str], arguments: Any) -> Any:

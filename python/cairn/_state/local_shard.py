@@ -18,6 +18,7 @@ class LocalShard(NamedTuple):
     offsets: Any  # of the first element, in the whole tensor
     replicated: bool  # other ranks hold the same elements
     size: Any  # of the whole tensor; None: the object knows only its chunks
+    strides: Any  # for the metadata: those that torch 2.15 records for the chunk; None: none
 
 
 def part_of(tensor: torch.Tensor, offsets: Sequence[int], sizes: Sequence[int]) -> torch.Tensor:

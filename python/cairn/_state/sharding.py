@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from cairn._state.local_shard import CHUNK_LIST, SHARD_GETTER, WRITE_ITEMS, LocalShard
+from cairn._state.recorded_strides import strides_to_record
 from cairn.errors import InvalidArgument, Unsupported
 
 _Run = tuple[int, int, int]  # first index in the whole dimension, first index in the local dimension, count
@@ -86,7 +87,8 @@ def _chunks_by_write_items(key: str, value: Any) -> Iterator[LocalShard]:
         if item.type is WriteItemType.BYTE_IO or data is None:
             raise Unsupported(f"a write item of '{key}' is no tensor", key=key, actual=str(item.type))
         shard = _elements_of(key, value, item.index, data.chunk)
-        yield LocalShard(shard, data.chunk.offsets, replicated, data.size)
+        strides = getattr(data.properties, "strides", None)  # since torch 2.15
+        yield LocalShard(shard, data.chunk.offsets, replicated, data.size, strides)
 
 
 def _chunks_by_list(key: str, value: Any) -> Iterator[LocalShard]:
@@ -99,7 +101,7 @@ def _chunks_by_list(key: str, value: Any) -> Iterator[LocalShard]:
 def _shard_of(key: str, value: Any, chunk: ChunkStorageMetadata, number: int, replicated: bool) -> LocalShard:
     shard = _elements_of(key, value, MetadataIndex(key, chunk.offsets, number), chunk)
     size = value.size() if callable(getattr(value, "size", None)) else None
-    return LocalShard(shard, chunk.offsets, replicated, size)
+    return LocalShard(shard, chunk.offsets, replicated, size, strides_to_record(shard))
 
 
 def _elements_of(key: str, value: Any, index: MetadataIndex, chunk: ChunkStorageMetadata) -> torch.Tensor:
@@ -144,7 +146,8 @@ def chunks_of_declared(key: str, tensor: torch.Tensor) -> Iterator[LocalShard]:
         part = tensor.detach()
         for dimension, (first, count) in enumerate(zip(inside, extent, strict=True)):
             part = part.narrow(dimension, first, count)
-        yield LocalShard(part.requires_grad_(tensor.requires_grad), begin, False, torch.Size(shape))
+        part.requires_grad_(tensor.requires_grad)
+        yield LocalShard(part, begin, False, torch.Size(shape), strides_to_record(tensor))
 
 
 _DECLARED = ("global_shape", "global_offsets", "local_offsets", "local_sizes")
@@ -197,7 +200,8 @@ def _chunks_of_strided(key: str, tensor: DTensor, replicated: bool) -> Iterator[
         part = local
         for dimension, (_, begin, count) in enumerate(runs):
             part = part.narrow(dimension, begin, count)
-        yield LocalShard(part, tuple(first for first, _, _ in runs), replicated, tensor.size())
+        offsets = tuple(first for first, _, _ in runs)
+        yield LocalShard(part, offsets, replicated, tensor.size(), strides_to_record(local))
 
 
 def _runs_by_dimension(key: str, tensor: DTensor) -> list[list[_Run]]:

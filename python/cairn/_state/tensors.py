@@ -22,6 +22,7 @@ from cairn import _engine
 from cairn._state.archived_tensors import archive_of, tensor_in_archive
 from cairn._state.flattening import Leaf, Path, Rules
 from cairn._state.local_shard import CHUNK_LIST, SHARD_GETTER, WRITE_ITEMS, LocalShard, part_of
+from cairn._state.recorded_strides import TORCH_RECORDS_STRIDES, strides_to_record
 from cairn._state.tensor_memory import check_memory, has_dispatch
 from cairn._state.torch_codes import CODES, DTYPES, QUANTIZED, current_cuda_streams, dtype_change
 from cairn.errors import Corrupt, InvalidArgument, Unsupported
@@ -64,7 +65,7 @@ class TensorSource:
             else:
                 add_value(path, value)
 
-        read = (self._plain, self._held)
+        read = (self._plain, self._held, TORCH_RECORDS_STRIDES)
         _engine.describe(self._state, state_dict, rules, read, add_other)
 
     def add(self, path: Path, tensor: torch.Tensor) -> None:
@@ -77,8 +78,8 @@ class TensorSource:
         if chunks is None:
             self._add_local(path, tensor, None)
             return
-        for local, offsets, replicated, size in chunks:
-            self._add_local(path, local, (size, offsets, replicated))
+        for local, offsets, replicated, size, strides in chunks:
+            self._add_local(path, local, (size, offsets, replicated), strides)
 
     def add_part(self, path: Path, local: torch.Tensor, size: Any, offsets: Any) -> None:
         """Adds `local` as the box at `offsets` of a tensor of `size`; as a whole tensor if the box covers the
@@ -86,9 +87,19 @@ class TensorSource:
         is_whole = tuple(local.shape) == tuple(size) and not any(offsets)
         self._add_local(path, local, None if is_whole else (size, offsets, False))
 
-    def _add_local(self, path: Path, tensor: torch.Tensor, chunk: tuple[Any, Any, bool] | None) -> None:
+    def _add_local(
+        self, path: Path, tensor: torch.Tensor, chunk: tuple[Any, Any, bool] | None, strides: Any = None
+    ) -> None:
+        """`chunk`: size of the whole tensor, offsets, replicated; None: `tensor` is the whole tensor."""
         key = ".".join(map(str, path))
         _refuse_what_has_no_bytes(key, tensor)
+        self._add_elements(key, path, tensor, chunk)
+        if chunk is None:
+            strides = strides_to_record(tensor)
+        if TORCH_RECORDS_STRIDES and strides is not None:
+            self._state.record_strides(strides)
+
+    def _add_elements(self, key: str, path: Path, tensor: torch.Tensor, chunk: tuple[Any, Any, bool] | None) -> None:
         requires_grad = tensor.requires_grad
         if is_opaque(tensor):
             payload = archive_of(key, tensor)
@@ -208,7 +219,7 @@ class TensorTarget:
             self._add_part(path, tensor, tensor.shape, (0,) * tensor.dim())
             return
         before = len(self._state)
-        for local, offsets, _, size in chunks:
+        for local, offsets, _, size, _ in chunks:
             self.add_part(path, local, self._saved_shape(key, local) if size is None else size, offsets)
         if len(self._state) == before:
             self._add_nothing(path, tensor)
@@ -480,7 +491,10 @@ def _chunks_of(key: str, tensor: torch.Tensor, protocol: str) -> Iterator[LocalS
 
         if isinstance(tensor, ShardedTensor):
             size = tensor.size()
-            return (LocalShard(it.tensor, it.metadata.shard_offsets, False, size) for it in tensor.local_shards())
+            strides = getattr(tensor.metadata().tensor_properties, "strides", None)  # since torch 2.15
+            return (
+                LocalShard(it.tensor, it.metadata.shard_offsets, False, size, strides) for it in tensor.local_shards()
+            )
     return None
 
 

@@ -222,7 +222,7 @@ def _chunks_by_place(
             if file is not None:
                 chunks[file, offset] = _Chunk(key, length, is_tensor=False)
             continue
-        _, shape, _, parts = tensor
+        _, shape, _, parts, _ = tensor
         for offsets, sizes, file, offset, length in parts:
             if file is None:
                 continue

@@ -85,7 +85,7 @@ class SavedRank:
         self._load(state, take_archive=targets.take_archive)
         targets.finish(set())
         for slot in new:
-            _, _, requires_grad, _ = self._info(slot.leaf.key)
+            _, _, requires_grad, *_ = self._info(slot.leaf.key)
             slot.value = self._reading.place(slot.value).requires_grad_(requires_grad)
 
     def _load(self, state: _engine.StateDict, **options: Any) -> None:
@@ -94,7 +94,7 @@ class SavedRank:
     def _leaf(self, key: str) -> Leaf:
         if self._catalog.tensor(key) is None:
             return Leaf(key, None)
-        code, shape, _, chunks = self._info(key)
+        code, shape, _, chunks, _ = self._info(key)
         dtype = DTYPES.get(code)
         if dtype is None:
             raise Unsupported(f"this torch has no {dtype_name(code)}: '{key}'", key=key, actual=dtype_name(code))

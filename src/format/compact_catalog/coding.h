@@ -12,6 +12,11 @@ inline constexpr std::uint8_t kGradientBit = 2;
 inline constexpr unsigned kFormShift = 2;
 inline constexpr std::uint8_t kFormMask = 3;
 inline constexpr std::uint8_t kGroupsBit = 16;
+inline constexpr std::uint8_t kStridesBit = 32;  // in a catalog of kVersionWithStrides
+
+// Of the footer. A catalog without strides has version 1, which every version of Cairn reads.
+inline constexpr std::uint32_t kVersionWithoutStrides = 1;
+inline constexpr std::uint32_t kVersionWithStrides = 2;
 
 enum class ChunkForm : std::uint8_t {
   kWhole = 0,  // one chunk, which is the whole tensor

@@ -3,6 +3,8 @@
 #include <sanitizers.h>
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <tuple>
@@ -94,6 +96,10 @@ void expect_same_entry(const CatalogTensor& found, const CatalogTensor& saved, c
   EXPECT_EQ(found.dtype, saved.dtype);
   EXPECT_EQ(found.shape, saved.shape);
   EXPECT_EQ(found.requires_grad, saved.requires_grad);
+  ASSERT_EQ(found.strides == nullptr, saved.strides == nullptr);
+  if (saved.strides) {
+    EXPECT_EQ(*found.strides, *saved.strides);
+  }
   EXPECT_EQ(chunks_of(found), chunks_of(saved, within));
 }
 
@@ -275,6 +281,24 @@ TEST(CompactCatalog, CodesScalarsAndEmptyTensors) {
   expect_all(catalog);
 }
 
+TEST(CompactCatalog, CodesTheStridesOfTensors) {
+  Catalog catalog;
+  catalog.files.resize(1);
+  const std::vector<std::optional<Extents>> lists = {std::nullopt, Extents{3, 1},         Extents{1, 2},
+                                                     Extents{},    Extents{0, INT64_MAX}, Extents{1, 2, 3, 4, 5}};
+  for (std::size_t i = 0; i < lists.size(); ++i) {
+    add_tensor(catalog, "t" + std::to_string(i), {2, 3});
+    for (std::int64_t row = 0; row < 2; ++row) add_chunk(catalog, {row, 0}, {1, 3}, {0, 6 * i, 6});
+    if (lists[i]) catalog.tensors.back().strides = std::make_shared<const Extents>(*lists[i]);
+  }
+  ASSERT_TRUE(catalog.index());
+  expect_all(catalog);
+  EXPECT_EQ(compact(catalog, 1).version, kVersionWithStrides);
+  for (CatalogTensor& tensor : catalog.tensors) tensor.strides = nullptr;
+  expect_all(catalog);
+  EXPECT_EQ(compact(catalog, 1).version, kVersionWithoutStrides);
+}
+
 TEST(CompactCatalog, CodesTheOffsetsOfALargeFile) {
   Catalog catalog;
   catalog.files = file_names(2);
@@ -380,7 +404,7 @@ TEST(CompactCatalog, IgnoresALaterVersion) {
   const Catalog catalog = own_keys(3, 40);
   std::string front = front_of(catalog);
   const std::size_t footer = front.size() - kFooterBytes;
-  front[footer + 20] = 2;
+  front[footer + 20] = 3;
   const std::uint32_t crc = crc32(bytes_in(front).subspan(footer + 4));
   for (unsigned i = 0; i < 4; ++i) front[footer + i] = static_cast<char>(crc >> (8 * i));
   const MemorySource source(bytes_in(front));

@@ -54,7 +54,7 @@ Result<const CatalogEntry*> BlockReader::next() {
   entry_ = CatalogEntry();
   CAIRN_TRY(read_name());
   CAIRN_TRY_ASSIGN(const std::uint8_t bits, reader_.byte());
-  constexpr unsigned kKnownBits = kTensorBit | kGradientBit | kFormMask << kFormShift | kGroupsBit;
+  constexpr unsigned kKnownBits = kTensorBit | kGradientBit | kFormMask << kFormShift | kGroupsBit | kStridesBit;
   if ((bits & ~kKnownBits) != 0) return reader_.damaged("an entry of an unknown kind");
   entry_.is_tensor = (bits & kTensorBit) != 0;
   if (entry_.is_tensor) {
@@ -107,6 +107,7 @@ Result<void> BlockReader::read_tensor(std::uint8_t bits) {
     entry_.shape[d] = static_cast<std::int64_t>(size);
   }
   if (!element_count(entry_.shape)) return reader_.damaged("a tensor of a size that cannot be");
+  if ((bits & kStridesBit) != 0) CAIRN_TRY(read_strides());
   const bool in_groups = (bits & kGroupsBit) != 0;
   if (entry_.form == ChunkForm::kWhole) {
     if (in_groups) return reader_.damaged("a single chunk in groups");
@@ -125,6 +126,23 @@ Result<void> BlockReader::read_tensor(std::uint8_t bits) {
   CAIRN_TRY_ASSIGN(const ItemLocation first, entry_.columns.location(0, bounds_));
   expected_ = {first.file, static_cast<std::int64_t>(first.offset + first.length),
                static_cast<std::int64_t>(first.length)};
+  return {};
+}
+
+Result<void> BlockReader::read_strides() {
+  CAIRN_TRY_ASSIGN(const std::uint64_t count, reader_.varint());
+  if (count == 0) {
+    entry_.strides = std::make_shared<const Extents>(row_major_strides(entry_.shape));
+    return {};
+  }
+  if (count - 1 > kDimensionsMax) return reader_.damaged("too many strides");
+  Extents strides(count - 1, 0);
+  for (std::int64_t& stride : std::span(strides.data(), strides.size())) {
+    CAIRN_TRY_ASSIGN(const std::uint64_t number, reader_.varint());
+    if (number > kPlaceMax) return reader_.damaged("a stride that cannot be");
+    stride = static_cast<std::int64_t>(number);
+  }
+  entry_.strides = std::make_shared<const Extents>(std::move(strides));
   return {};
 }
 

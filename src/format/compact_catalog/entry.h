@@ -55,6 +55,7 @@ struct CatalogEntry {
   bool requires_grad = false;
   DType dtype = DType::kFloat32;
   Extents shape;
+  SharedExtents strides;  // null: none are recorded
   ChunkForm form = ChunkForm::kWhole;
   std::uint64_t chunk_count = 1;  // 1 for a value
   std::vector<RunColumn> cuts;    // of a grid: by dimension the sizes of the cells
@@ -78,6 +79,7 @@ class BlockReader {
  private:
   Result<void> read_name();
   Result<void> read_tensor(std::uint8_t bits);
+  Result<void> read_strides();
   Result<void> read_grid();
   Result<void> read_groups();
   Result<void> read_location();

@@ -10,7 +10,6 @@ namespace cairn::compact_catalog {
 namespace {
 
 constexpr std::string_view kFooterMagic = "CAIRNCAT";
-constexpr std::uint32_t kFooterVersion = 1;
 constexpr std::size_t kFooterChecksumBytes = 4;
 
 template <std::unsigned_integral T>
@@ -27,7 +26,7 @@ void append_footer(std::string& out, const Footer& footer) {
   append_fixed_to(fields, footer.directory_checksum);
   append_fixed_to(fields, footer.pickle_bytes);
   append_fixed_to(fields, footer.pickle_checksum);
-  append_fixed_to(fields, kFooterVersion);
+  append_fixed_to(fields, footer.version);
   append_fixed_to(fields, footer.catalog_bytes);
   append_fixed_to(fields, footer.directory_bytes);
   append_fixed_to(fields, footer.key_count);
@@ -52,8 +51,9 @@ Result<std::optional<Footer>> read_footer(std::span<const std::byte> bytes, std:
         .expected(crc_text(expected))
         .actual(crc_text(actual));
   }
-  if (load_little_endian<std::uint32_t>(at + 20) != kFooterVersion) return std::optional<Footer>();
   Footer footer;
+  footer.version = load_little_endian<std::uint32_t>(at + 20);
+  if (footer.version != kVersionWithoutStrides && footer.version != kVersionWithStrides) return std::optional<Footer>();
   footer.directory_checksum = load_little_endian<std::uint32_t>(at + 4);
   footer.pickle_bytes = load_little_endian<std::uint64_t>(at + 8);
   footer.pickle_checksum = load_little_endian<std::uint32_t>(at + 16);

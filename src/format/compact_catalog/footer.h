@@ -14,12 +14,14 @@
 #include <string>
 
 #include "core/byte_source.h"
+#include "format/compact_catalog/coding.h"
 
 namespace cairn::compact_catalog {
 
 inline constexpr std::size_t kFooterBytes = 72;
 
 struct Footer {
+  std::uint32_t version = kVersionWithoutStrides;
   std::uint64_t pickle_bytes = 0;
   std::uint32_t pickle_checksum = 0;
   std::uint32_t directory_checksum = 0;

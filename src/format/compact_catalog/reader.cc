@@ -228,6 +228,7 @@ Result<CatalogTensor> CompactCatalog::expand(const CatalogEntry& entry, const Wa
   tensor.dtype = entry.dtype;
   tensor.shape = entry.shape;
   tensor.requires_grad = entry.requires_grad;
+  tensor.strides = entry.strides;
   if (entry.form == ChunkForm::kWhole) {
     tensor.boxes.resize(entry.shape.size(), 0);
     tensor.boxes.insert(tensor.boxes.end(), entry.shape.begin(), entry.shape.end());

@@ -60,6 +60,7 @@ void append_checksum(std::string& out, std::string_view bytes) {
 
 std::string footer_of(const PickleIdentity& pickle, const CatalogBody& body) {
   Footer footer;
+  footer.version = body.version;
   footer.pickle_bytes = pickle.bytes;
   footer.pickle_checksum = pickle.checksum;
   footer.directory_checksum =
@@ -156,10 +157,12 @@ void CompactCatalogWriter::add(const CatalogTensor& tensor) {
     in_groups = coded_.size() > kInlineBytesMax && count > kGroupChunks;
   }
   block_.push_back(static_cast<char>(kTensorBit | (tensor.requires_grad ? kGradientBit : 0) |
-                                     static_cast<std::uint8_t>(form) << kFormShift | (in_groups ? kGroupsBit : 0)));
+                                     static_cast<std::uint8_t>(form) << kFormShift | (in_groups ? kGroupsBit : 0) |
+                                     (tensor.strides ? kStridesBit : 0)));
   block_.push_back(static_cast<char>(tensor.dtype));
   append_varint(block_, dimensions);
   for (const std::int64_t size : tensor.shape) append_varint(block_, static_cast<std::uint64_t>(size));
+  if (tensor.strides) append_strides(*tensor.strides, tensor.shape);
   if (form == ChunkForm::kWhole) {
     const ItemLocation& location = tensor.locations.front();
     append_signed(block_, static_cast<std::int64_t>(location.file) - last_file_);
@@ -183,6 +186,14 @@ void CompactCatalogWriter::add(const CatalogTensor& tensor) {
     if (count > 0) note_location(tensor.locations[order_.front()]);
   }
   end_key();
+}
+
+// A 0 stands for the row-major strides of the whole tensor.
+void CompactCatalogWriter::append_strides(const Extents& strides, const Extents& shape) {
+  has_strides_ = true;
+  if (strides == row_major_strides(shape)) return append_varint(block_, 0);
+  append_varint(block_, strides.size() + 1);
+  for (const std::int64_t stride : strides) append_varint(block_, static_cast<std::uint64_t>(stride));
 }
 
 // Fills order_. Chunks with equal boxes stay in the order of the metadata.
@@ -329,6 +340,7 @@ CatalogBody CompactCatalogWriter::finish(std::uint32_t file_count, std::uint64_t
   CatalogBody body;
   body.key_count = hashes_.size();
   body.file_count = file_count;
+  body.version = has_strides_ ? kVersionWithStrides : kVersionWithoutStrides;
   std::string directory;
   append_varint(directory, blocks_.size());
   std::uint64_t end = kFooterBytes;

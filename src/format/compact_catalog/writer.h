@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "format/compact_catalog/coding.h"
+
 namespace cairn::compact_catalog {
 
 // A `.metadata` with fewer chunks and values has no compact catalog: the pickle of so few is decoded in milliseconds.
@@ -24,6 +26,7 @@ struct CatalogBody {
   std::uint64_t directory_bytes = 0;
   std::uint64_t key_count = 0;
   std::uint32_t file_count = 0;
+  std::uint32_t version = kVersionWithoutStrides;
 };
 
 class CompactCatalogWriter {
@@ -49,6 +52,7 @@ class CompactCatalogWriter {
   using Columns = std::vector<std::vector<std::int64_t>>;
 
   void begin_key(std::string_view fqn);
+  void append_strides(const Extents& strides, const Extents& shape);
   void end_key();
   void end_block();
   bool take_location(const ItemLocation& location);
@@ -71,6 +75,7 @@ class CompactCatalogWriter {
   std::vector<std::uint64_t> hashes_;  // for each key: the hash of its name, then the number of its block in 32 bits
   std::uint64_t item_count_ = 0;
   bool fits_ = true;
+  bool has_strides_ = false;
 
   // Of the key being added; members, so that their memory is used again.
   std::vector<std::uint32_t> order_;             // the chunks, sorted by box

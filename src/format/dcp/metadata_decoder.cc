@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/checked.h"
+#include "core/extents_table.h"
 #include "core/seeded_hash.h"
 #include "format/dcp/location_join.h"
 #include "format/dcp/metadata_records.h"
@@ -28,6 +29,8 @@ using pickle::Node;
 constexpr std::uint64_t kGrowth = 3;
 // Charge for a key: the entry in the catalog, in the index by name, and in the index of its items.
 constexpr std::uint64_t kKeyBytes = kGrowth * sizeof(CatalogTensor) + 96;
+// Charge for a list of strides: the list, and its entry in the table of lists.
+constexpr std::uint64_t kStridesBytes = sizeof(Extents) + 128;
 // Charge for a chunk, without its offsets and sizes: the location, and the position among the sorted chunks.
 constexpr std::uint64_t kChunkBytes = sizeof(ItemLocation) + 2 * sizeof(std::uint32_t);
 // Charge for an item of storage_data: an entry in the tables of names and files.
@@ -125,6 +128,7 @@ class MetadataDecoder {
   Result<void> read_entries(Node dict);
   Result<void> read_tensor(std::string_view fqn, Node object);
   Result<void> read_properties(CatalogTensor& tensor, Node properties);
+  Result<void> read_strides(CatalogTensor& tensor, Node node);
   Result<void> read_chunk(CatalogTensor& tensor, ChunkNumbers numbers);
   Result<void> read_chunks(CatalogTensor& tensor, Node list);
   Result<void> read_storage(Node dict);
@@ -139,6 +143,7 @@ class MetadataDecoder {
   MetadataRecords& records_;
   ByteBudget& budget_;
   Catalog catalog_;
+  ExtentsTable strides_;
   std::vector<std::optional<LocationJoin::Target>> targets_;  // by number of the name
   std::vector<std::optional<std::uint32_t>> files_;           // by number of the path: number in the catalog
 };
@@ -223,17 +228,20 @@ Result<void> MetadataDecoder::read_tensor(std::string_view fqn, Node object) {
   return read_chunks(tensor, chunks);
 }
 
-// The state is a tuple (dtype, layout, requires_grad, memory format, pinned), or, from other producers, a dict.
+// The state is a tuple (dtype, layout, requires_grad, memory format, pinned), since torch 2.15 with the strides behind,
+// or, from other producers, a dict.
 Result<void> MetadataDecoder::read_properties(CatalogTensor& tensor, Node properties) {
   Node dtype = attribute(graph_, properties, "dtype");
   Node requires_grad = attribute(graph_, properties, "requires_grad");
+  Node strides = attribute(graph_, properties, "strides");
   const bool is_object = graph_.is(properties, Kind::kInstance) || graph_.is(properties, Kind::kCall);
   if (is_object && graph_.state(properties).is_set() && graph_.is(graph_.state(properties), Kind::kTuple)) {
     std::size_t i = 0;
     for (const Node element : graph_.elements(graph_.state(properties))) {
       if (i == 0) dtype = element;
       if (i == 2) requires_grad = element;
-      if (++i == 3) break;
+      if (i == 5) strides = element;
+      if (++i == 6) break;
     }
   }
   if (!dtype.is_set() || !graph_.is(dtype, Kind::kGlobal) || graph_.module(dtype) != "torch") {
@@ -246,6 +254,21 @@ Result<void> MetadataDecoder::read_properties(CatalogTensor& tensor, Node proper
   tensor.dtype = *known;
   tensor.requires_grad =
       requires_grad.is_set() && graph_.is(requires_grad, Kind::kBool) && graph_.boolean(requires_grad);
+  return read_strides(tensor, strides);
+}
+
+// torch records the strides of the local tensor, or None. No read of elements depends on them.
+Result<void> MetadataDecoder::read_strides(CatalogTensor& tensor, Node node) {
+  if (!node.is_set() || graph_.is(node, Kind::kNone)) return {};
+  const std::optional<std::vector<std::int64_t>> strides = integers_of(graph_, node);
+  const bool can_be = strides && std::ranges::none_of(*strides, [](std::int64_t stride) { return stride < 0; });
+  if (!can_be) {
+    return corrupt("a tensor with strides that cannot be")
+        .expected("at most " + std::to_string(kDimensionsMax) + " integers below 2^63, none negative")
+        .actual(strides ? to_string(Extents(*strides)) : name_of_kind(graph_, node));
+  }
+  CAIRN_TRY(budget_.charge(kStridesBytes + heap_bytes(strides->size() * sizeof(std::int64_t))));
+  tensor.strides = strides_[strides_.number_of(Extents(*strides))];
   return {};
 }
 

@@ -253,6 +253,57 @@ TEST(MetadataDecoder, RefusesSizesThatCannotBe) {
   }
 }
 
+Handmade::Part tuple_of(std::vector<std::int64_t> numbers) {
+  return [numbers](Writer& w) {
+    w.mark();
+    for (const std::int64_t number : numbers) w.integer(number);
+    w.tuple_since_mark();
+  };
+}
+
+TEST(MetadataDecoder, ReadsTheStridesOfATensor) {
+  for (const std::vector<std::int64_t>& strides :
+       {std::vector<std::int64_t>{4, 1}, {1, 4}, {}, {0, INT64_MAX}, {1, 2, 3, 4, 5}}) {
+    Handmade handmade;
+    handmade.strides = tuple_of(strides);
+    const auto decoded = handmade.decode();
+    ASSERT_TRUE(decoded.has_value()) << decoded.error().what();
+    ASSERT_NE(decoded->catalog.tensors[0].strides, nullptr);
+    EXPECT_EQ(*decoded->catalog.tensors[0].strides, Extents(strides));
+  }
+  Handmade handmade;
+  EXPECT_EQ(handmade.decode()->catalog.tensors[0].strides, nullptr);
+  handmade.strides = [](Writer& w) { w.none(); };
+  EXPECT_EQ(handmade.decode()->catalog.tensors[0].strides, nullptr);
+}
+
+TEST(MetadataDecoder, ReadsTheStridesOfTorch) {
+  const auto decoded = decode_metadata(as_bytes(kFromTorchWithStrides));
+  ASSERT_TRUE(decoded.has_value()) << decoded.error().what();
+  const auto strides_of = [&](std::string_view fqn) { return *decoded->catalog.find_tensor(fqn)->strides; };
+  EXPECT_EQ(strides_of("rows"), (Extents{3, 1}));
+  EXPECT_EQ(strides_of("columns"), (Extents{1, 2}));
+  EXPECT_EQ(strides_of("scalar"), Extents());
+}
+
+TEST(MetadataDecoder, RefusesStridesThatCannotBe) {
+  const std::vector<Handmade::Part> wrong = {
+      tuple_of({4, -1}),
+      tuple_of(std::vector<std::int64_t>(65, 1)),
+      [](Writer& w) { w.integer(4); },
+      [](Writer& w) { w.text("41"); },
+      [](Writer& w) {
+        w.text("4");
+        w.tuple(1);
+      },
+  };
+  for (const Handmade::Part& strides : wrong) {
+    Handmade handmade;
+    handmade.strides = strides;
+    expect_refused(handmade, ErrorCode::kCorrupt);
+  }
+}
+
 TEST(MetadataDecoder, RefusesPlacesThatCannotBe) {
   const std::vector<std::pair<std::int64_t, std::int64_t>> wrong = {{-1, 5}, {5, -1}, {INT64_MAX, 1}, {1, INT64_MAX}};
   for (const auto& item : wrong) {

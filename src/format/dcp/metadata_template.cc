@@ -55,7 +55,8 @@ class MetadataWriter {
 
   void open_object(std::string_view module, std::string_view name);  // up to the first attribute
   void close_object();
-  void shape(std::span<const std::int64_t> numbers);
+  void numbers(std::span<const std::int64_t> list);
+  void shape(std::span<const std::int64_t> sizes);
   void slot(Slot::Kind kind, std::uint32_t file = 0) { template_.slots_.push_back({writer_.size(), kind, file}); }
 
   void entries();
@@ -122,16 +123,21 @@ void MetadataWriter::close_object() {
   writer_.build();
 }
 
-void MetadataWriter::shape(std::span<const std::int64_t> numbers) {
-  phrase(shape_class_, [this] { writer_.global("torch", "Size"); });
+// A tuple.
+void MetadataWriter::numbers(std::span<const std::int64_t> list) {
   constexpr std::size_t kCountWithOpcode = 3;
-  if (numbers.size() > kCountWithOpcode) writer_.mark();
-  for (const std::int64_t number : numbers) writer_.integer(number);
-  if (numbers.size() > kCountWithOpcode) {
+  if (list.size() > kCountWithOpcode) writer_.mark();
+  for (const std::int64_t number : list) writer_.integer(number);
+  if (list.size() > kCountWithOpcode) {
     writer_.tuple_since_mark();
   } else {
-    writer_.tuple(numbers.size());
+    writer_.tuple(list.size());
   }
+}
+
+void MetadataWriter::shape(std::span<const std::int64_t> sizes) {
+  phrase(shape_class_, [this] { writer_.global("torch", "Size"); });
+  numbers(sizes);
   writer_.tuple(1);
   writer_.reduce();
 }
@@ -210,6 +216,7 @@ void MetadataWriter::properties(const CatalogTensor& tensor) {
     memory_format_memo_ = writer_.memoize();
   }
   writer_.boolean(false);  // not in pinned memory
+  if (tensor.strides) numbers(tensor.strides->span());
   writer_.tuple_since_mark();
   writer_.build();
 }
@@ -367,6 +374,7 @@ void MetadataTemplate::append_to(std::string& out) const {
   manifest::append_text(out, compact_.bytes);
   manifest::append_varint(out, compact_.directory_bytes);
   manifest::append_varint(out, compact_.key_count);
+  manifest::append_varint(out, compact_.version);
 }
 
 Result<MetadataTemplate> MetadataTemplate::read(manifest::CodedReader& reader) {
@@ -393,6 +401,11 @@ Result<MetadataTemplate> MetadataTemplate::read(manifest::CodedReader& reader) {
   CAIRN_TRY_ASSIGN(metadata.compact_.bytes, reader.counted_text());
   CAIRN_TRY_ASSIGN(metadata.compact_.directory_bytes, reader.varint());
   CAIRN_TRY_ASSIGN(metadata.compact_.key_count, reader.varint());
+  CAIRN_TRY_ASSIGN(const std::uint64_t version, reader.varint());
+  if (version == 0 || version > compact_catalog::kVersionWithStrides) {
+    return reader.damaged("a compact catalog of an unknown version");
+  }
+  metadata.compact_.version = static_cast<std::uint32_t>(version);
   if (metadata.compact_.directory_bytes > metadata.compact_.bytes.size()) {
     return reader.damaged("a directory larger than its compact catalog");
   }

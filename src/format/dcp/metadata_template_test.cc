@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,22 @@ TEST(MetadataTemplate, RendersTheSameCatalog) {
   expect_catalog_of_torch(again->catalog);
   expect_small_entries_of_torch(again->catalog);
   EXPECT_EQ(again->catalog.checkpoint_id, "some/where");
+}
+
+TEST(MetadataTemplate, KeepsTheStridesOfTensors) {
+  auto decoded = decode_metadata(as_bytes(kFromTorch));
+  ASSERT_TRUE(decoded.has_value());
+  std::vector<CatalogTensor>& tensors = decoded->catalog.tensors;
+  ASSERT_GE(tensors.size(), 2u);
+  for (const Extents& strides : {Extents{}, Extents{7}, Extents{1, 9}, Extents{0, 0, 0}, Extents{5, 4, 3, 2, 1}}) {
+    tensors[0].strides = std::make_shared<const Extents>(strides);
+    const auto rendered = MetadataTemplate::make(decoded->catalog)->render("id", "place", decoded->catalog.files);
+    const auto again = decode_metadata(as_bytes(rendered));
+    ASSERT_TRUE(again.has_value()) << again.error().what();
+    ASSERT_NE(again->catalog.tensors[0].strides, nullptr);
+    EXPECT_EQ(*again->catalog.tensors[0].strides, strides);
+    EXPECT_EQ(again->catalog.tensors[1].strides, nullptr);
+  }
 }
 
 TEST(MetadataTemplate, HasSlotsForNamesOfAnyLength) {
