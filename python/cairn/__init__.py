@@ -19,6 +19,7 @@ from typing import Any
 from cairn._engine import __version__
 from cairn._torch_names.modules import find_modules as _find_modules
 from cairn._torch_names.modules import has_torch as _has_torch
+from cairn._torch_names.modules import later_exports as _later_exports
 from cairn._torch_names.modules import names_of as _names_of
 from cairn._whole_state import read
 from cairn.checkpoint import (
@@ -215,6 +216,7 @@ _LATE = {
     "uninstall": "cairn._calls.installing",
 }
 
+__all__.extend(_later_exports())
 _NEED_TORCH = frozenset(__all__).difference(globals())
 
 _find_modules()

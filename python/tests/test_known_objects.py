@@ -175,6 +175,16 @@ def test_the_pickle_of_torch_is_built(name: str, protocol: int) -> None:
     assert _plain(decoded) == _plain(OF_TORCH[name])
 
 
+@pytest.mark.parametrize("function", [None, len])
+def test_a_policy_of_a_later_torch_is_built_if_the_later_field_is_not_set(function: Any) -> None:
+    """torch 2.15 added the field."""
+    policy = MixedPrecisionPolicy()
+    vars(policy)["param_dtype_override_fn"] = function
+    decoded, foreign = _decode(pickle.dumps(policy, 4))
+    assert bool(foreign) == (function is not None)
+    assert foreign or decoded == MixedPrecisionPolicy()
+
+
 def test_memory_formats_that_protocol_4_can_write() -> None:
     value = (torch.channels_last, torch.contiguous_format)
     assert _decode(pickle.dumps(value, 4)) == (value, "")

@@ -16,7 +16,11 @@ from cairn._async import pending_saves
 def open_groups_and_save(directory: Path) -> tuple[list[int], list[int]]:
     """Saves on one group after another, by a planner of the caller's. Returns how many groups and threads are left."""
     if dist.get_rank() == 0:  # the ranks have different numbers of groups
+        world: Any = dist.distributed_c10d._world
+        made = world.group_count
         dist.new_group([0], backend="gloo", use_local_synchronization=True)
+        # Since torch 2.15 the group counts, on this rank alone, in the names of the groups below: torch would hang.
+        world.group_count = made
     before = len(dist.distributed_c10d._world.pg_map)
     groups, threads = [], []
     for step in range(3):

@@ -4,6 +4,7 @@ Tensors are built elsewhere: by torch with the rules of ``weights_only=True``, o
 :mod:`cairn._known_objects.tensors`.
 """
 
+import dataclasses
 import importlib
 from collections.abc import Mapping
 from typing import Any
@@ -125,6 +126,7 @@ _DATACLASSES: Mapping[tuple[str, str], _Fields] = {
         "reduce_dtype": _DTYPE,
         "output_dtype": _DTYPE,
         "cast_forward_inputs": _BOOL,
+        "param_dtype_override_fn": (_NONE,),  # since torch 2.15
     },
     (_FSDP, "OffloadPolicy"): {},
     (_FSDP_1, "CPUOffload"): {"offload_params": _BOOL},
@@ -181,7 +183,11 @@ def _dataclass_builder(key: tuple[str, str], fields: _Fields) -> Builder:
         for name, value in state.items():
             expect(type(value) in fields.get(name, ()))
             expect(not isinstance(value, (tuple, list)) or all(kind is _BatchNorm for kind in value))
-        return _class_of(key)(**state)  # fields missing in the file get their defaults, as in unpickling
+        kind = _class_of(key)
+        if dataclasses.is_dataclass(kind):  # a field of a later torch is left out if it is not set
+            known = {field.name for field in dataclasses.fields(kind)}
+            state = {name: value for name, value in state.items() if name in known or value is not None}
+        return kind(**state)  # fields missing in the file get their defaults, as in unpickling
 
     return build
 

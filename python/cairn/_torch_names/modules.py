@@ -12,6 +12,7 @@ not TYPE_CHECKING``: a type checker would accept any name in them.
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
@@ -23,6 +24,12 @@ from cairn._torch_names.replacements import TORCH, imported, originals, own
 # Modules of Cairn that are programs, as torch's are: ``python -m cairn.format_utils`` calls the named module's
 # ``main``.
 _PROGRAMS = {"cairn.format_utils": "cairn._torch_files.file_conversion"}
+
+# The exports of later versions of torch, each with the file of torch's module: torch 2.14, then torch 2.15.
+_LATER_EXPORTS = (
+    ("protocol.py", ("CheckpointableTensor",)),
+    ("fsspec_filesystem.py", ("FsspecReader", "FsspecWriter")),
+)
 
 _MISSING = object()
 
@@ -52,12 +59,26 @@ def has_torch() -> bool:
     """Returns whether torch is installed, without an import of torch."""
     if "torch" in sys.modules:
         return sys.modules["torch"] is not None  # None: an import of torch is blocked
+    return _torch_file() is not None
+
+
+def later_exports() -> tuple[str, ...]:
+    """Returns the names that the installed torch exports and torch 2.13 does not, without an import of torch."""
+    file = getattr(sys.modules["torch"], "__file__", None) if "torch" in sys.modules else _torch_file()
+    if file is None:
+        return ()
+    folder = os.path.join(os.path.dirname(file), "distributed", "checkpoint")  # noqa: PTH118, PTH120 - a slow import
+    found = (names for module, names in _LATER_EXPORTS if os.path.exists(os.path.join(folder, module)))  # noqa: PTH110, PTH118
+    return tuple(name for names in found for name in names)
+
+
+def _torch_file() -> str | None:
     try:
         finders = (finder for finder in sys.meta_path if hasattr(finder, "find_spec"))
         specs = (finder.find_spec("torch", None) for finder in finders)
-        return any(spec is not None and spec.origin is not None for spec in specs)
+        return next((spec.origin for spec in specs if spec is not None and spec.origin is not None), None)
     except ImportError:
-        return False
+        return None
 
 
 class _Finder:
