@@ -1,10 +1,10 @@
-"""Runs the main tests on the oldest and the newest torch that Cairn supports: `./dev compat [VERSION...]`.
+"""Runs the tests on the oldest and the newest torch that Cairn supports: `./dev compat [VERSION...]`.
 
 1. Each version has an environment, build/compat/torch-VERSION, which sees the packages of .venv after its own. torch
    comes from PyPI without its dependencies, a wheel for CUDA of about 0.7 GB.
 2. Stubs take the place of CUDA's libraries (cuda_stubs.py), so that the wheel imports on a machine without CUDA.
-3. pytest runs the files of tests.txt in the environment. A test that fails, and is not in known.txt for this version,
-   fails the command; so does a test of known.txt that passes.
+3. pytest runs in the environment: on the newest version the whole suite, on any other the files of tests.txt. A test
+   that fails, and is not in known.txt for this version, fails the command; so does a test of known.txt that passes.
 4. In an environment with an older torch every name of Cairn that needs torch raises the same ImportError.
 5. Stock torch of older versions saves a checkpoint, and Cairn reads it with the torch of .venv (stock_files.py).
    With `--files` the command does this step alone.
@@ -29,7 +29,8 @@ from cuda_stubs import make_stubs
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 ENVIRONMENTS = ROOT / "build" / "compat"
-VERSIONS = ("2.9.0", "2.15.0")
+NEWEST = "2.15.0"  # beside torch 2.13, the version of ./dev test
+VERSIONS = ("2.9.0", NEWEST)
 REFUSED_VERSIONS = ("2.6.0",)
 FILES_VERSIONS = ("2.2.0", "2.6.0")
 SECONDS_MAX = 3600
@@ -55,6 +56,7 @@ def environment_of(version: str) -> Path:
     folder = ENVIRONMENTS / f"torch-{version}"
     python, done = folder / "bin/python", folder / "complete"
     if done.exists():
+        _link_tool(folder)
         return python
     venv.create(folder, with_pip=False, symlinks=True, clear=True)
     (site,) = folder.glob("lib/python*/site-packages")
@@ -66,16 +68,25 @@ def environment_of(version: str) -> Path:
     variables = {**os.environ, "PIP_CONSTRAINT": os.devnull}
     subprocess.run([*command, "--disable-pip-version-check", f"torch=={version}", *older], check=True, env=variables)
     make_stubs(site / "torch/lib")
+    _link_tool(folder)
     done.touch()
     return python
 
 
+def _link_tool(folder: Path) -> None:
+    """Puts the tool `cairn` beside the Python, where an installation of Cairn has it."""
+    tool = folder / "bin/cairn"
+    tool.unlink(missing_ok=True)
+    tool.symlink_to(ROOT / "build/release/bin/cairn")
+
+
 def run_tests(version: str, tests: list[str]) -> Outcome:
-    """Step 3."""
+    """Step 3. Without `tests` the whole suite."""
     python = environment_of(version)
     report = ENVIRONMENTS / f"tests-{version}.xml"
     report.unlink(missing_ok=True)
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junit-xml", report, *tests]
+    side_by_side = [] if tests else ["-n", (os.cpu_count() or 1) + 1, "--dist", "loadfile"]  # as ./dev test
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junit-xml", report, *side_by_side, *tests]
     subprocess.run([str(word) for word in command], cwd=ROOT, timeout=SECONDS_MAX, check=False)
     return dict(outcomes(report))
 
@@ -158,7 +169,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev compat", description=__doc__.split("\n")[0])
     parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"of torch; {' and '.join(VERSIONS)}")
     parser.add_argument("--files", action="store_true", help="only have stock torch save, and Cairn read")
-    parser.add_argument("--tests", nargs="+", metavar="TEST", help="in place of tests.txt, from python/tests")
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--tests", nargs="+", metavar="TEST", help="only these, from python/tests")
+    chosen.add_argument("--main", action="store_true", help=f"the files of tests.txt on {NEWEST} too")
+    chosen.add_argument("--whole", action="store_true", help="the whole suite on every VERSION")
     parser.add_argument(
         "--environment", action="store_true", help="only make the environments, and print their Pythons"
     )
@@ -169,8 +183,14 @@ def main() -> int:
         return 0
     if options.files:
         return 0 if good_for_all(read_files_of, versions) else 1
-    tests = [f"python/tests/{test}" for test in options.tests] if options.tests else listed_tests()
-    good = good_for_all(lambda version: try_version(version, tests), versions)
+
+    def tests_of(version: str) -> list[str]:
+        if options.tests:
+            return [f"python/tests/{test}" for test in options.tests]
+        whole = options.whole or (version == NEWEST and not options.main)
+        return [] if whole else listed_tests()
+
+    good = good_for_all(lambda version: try_version(version, tests_of(version)), versions)
     if not options.versions and not options.tests:
         good &= good_for_all(refuses, REFUSED_VERSIONS)
         good &= good_for_all(read_files_of, FILES_VERSIONS)
