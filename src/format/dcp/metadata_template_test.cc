@@ -141,7 +141,7 @@ TEST(MetadataTemplate, RefusesMismatchedSlots) {
     manifest::append_varint(message, distance);
     message += kind;
     manifest::append_varint(message, file);
-    message += std::string(3, '\0');  // no compact catalog
+    message += std::string(3, '\0') + '\1';  // no compact catalog, of version 1
     manifest::CodedReader reader(message);
     const auto read = MetadataTemplate::read(reader);
     return read ? std::string() : read.error().message();
