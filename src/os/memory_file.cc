@@ -13,6 +13,7 @@
 
 #include "core/checked.h"
 #include "os/page_buffer.h"
+#include "os/system_page.h"
 
 namespace cairn::os {
 namespace {
@@ -113,8 +114,9 @@ Result<void> MemoryFile::remap() {
 }
 
 Result<void> MemoryFile::populate(std::uint64_t offset, std::uint64_t length, PageSize /*pages*/) {
-  const std::uint64_t begin = offset / kPageBytes * kPageBytes;
-  const std::uint64_t end = std::min<std::uint64_t>(align_up(offset + length, kPageBytes), bytes_.size());
+  const std::uint64_t page = system_page_bytes();
+  const std::uint64_t begin = align_down(offset, page);
+  const std::uint64_t end = std::min<std::uint64_t>(align_up(offset + length, page), bytes_.size());
   if (begin >= end) return {};
   // If no pages are left, fallocate fails. Without fallocate, touching the pages would kill the process.
   for (std::uint64_t done = begin; done < end;) {

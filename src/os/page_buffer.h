@@ -12,7 +12,7 @@
 
 namespace cairn::os {
 
-// An alignment that suffices for direct I/O on every device.
+// An alignment that suffices for direct I/O on every device. A page of the system may be larger (system_page.h).
 inline constexpr std::size_t kPageBytes = 4096;
 // A large buffer uses huge pages where the system has them. A request then has a few segments for the device instead of
 // a thousand, and direct I/O is two to three times as fast.

@@ -13,6 +13,7 @@
 
 #include "core/checked.h"
 #include "os/page_buffer.h"
+#include "os/system_page.h"
 
 namespace cairn::os {
 namespace {
@@ -44,6 +45,7 @@ std::size_t part_count(std::uint64_t bytes) {
 
 // An unused range of addresses of `bytes`, aligned to huge pages. MAP_FAILED with errno.
 void* reserve_addresses(std::uint64_t bytes) {
+  bytes = align_up(bytes, system_page_bytes());
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   void* const memory = mmap(nullptr, bytes + kHugePageBytes, PROT_NONE, kFlags, -1, 0);
   if (memory == MAP_FAILED) return memory;
@@ -81,7 +83,9 @@ Result<void> PrivateMemory::resize(std::uint64_t bytes) {
 }
 
 void PrivateMemory::shrink(std::uint64_t bytes) noexcept {
-  munmap(bytes_.data() + bytes, bytes_.size() - bytes);
+  // munmap refuses an address inside a page of the system, and frees the whole of the last page.
+  const std::uint64_t kept = align_up(bytes, system_page_bytes());
+  if (kept < bytes_.size()) munmap(bytes_.data() + kept, bytes_.size() - kept);
   std::uint64_t present = 0;
   bytes_ = bytes_.first(bytes);
   for (std::size_t part = 0; part < part_count(bytes); ++part) present += present_[part] ? part_bytes(part) : 0;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "os/page_buffer.h"
+#include "os/system_page.h"
 
 namespace {
 
@@ -106,13 +107,14 @@ TEST(PrivateMemory, CountsTheAllocatedPages) {
 
 TEST(PrivateMemory, HasTheCountedPages) {
   PrivateMemory memory;
-  constexpr std::uint64_t kBytes = 5 * kHuge + 12'288;
-  ASSERT_TRUE(memory.resize(kBytes));
-  ASSERT_TRUE(memory.populate(2 * kHuge, kBytes));
-  std::vector<unsigned char> pages(kBytes / 4096);
-  ASSERT_EQ(mincore(memory.bytes().data(), kBytes, pages.data()), 0);
+  const std::uint64_t page = system_page_bytes();
+  const std::uint64_t bytes = 5 * kHuge + 3 * page;
+  ASSERT_TRUE(memory.resize(bytes));
+  ASSERT_TRUE(memory.populate(2 * kHuge, bytes));
+  std::vector<unsigned char> pages(bytes / page);
+  ASSERT_EQ(mincore(memory.bytes().data(), bytes, pages.data()), 0);
   const auto present = std::count_if(pages.begin(), pages.end(), [](unsigned char it) { return (it & 1) != 0; });
-  EXPECT_EQ(static_cast<std::uint64_t>(present) * 4096, memory.present_bytes());
+  EXPECT_EQ(static_cast<std::uint64_t>(present) * page, memory.present_bytes());
 }
 
 TEST(PrivateMemory, DoesNotWaitForSlowHugePages) {
@@ -171,7 +173,7 @@ TEST(PrivateMemory, IsNotInheritedByAChild) {
   std::memset(memory->bytes().data(), 3, memory->bytes().size());
   const int status = status_of_child([&memory] {
     const std::span<std::byte> range = memory->bytes();
-    std::vector<unsigned char> pages(range.size() / 4096);
+    std::vector<unsigned char> pages(range.size() / system_page_bytes());
     if (mincore(range.data(), range.size(), pages.data()) == 0) return 1;
     constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
     void* const other = mmap(range.data(), range.size(), PROT_READ | PROT_WRITE, kFlags, -1, 0);

@@ -17,6 +17,7 @@
 #include "core/byte_units.h"
 #include "core/checked.h"
 #include "os/page_buffer.h"
+#include "os/system_page.h"
 #include "storage/posix/descriptor_path.h"
 #include "storage/posix/failed_call.h"
 
@@ -248,7 +249,7 @@ class PosixReadableFile final : public ReadableFile {
     // If cachestat fails, report the range as cached: reading through the page cache is never much slower.
     const auto pin = buffered_.pin();
     if (!pin || syscall(kCachestat, pin->fd(), &range, &pages, 0) != 0) return true;
-    return pages.cached * os::kPageBytes * 2 >= length;
+    return pages.cached * os::system_page_bytes() * 2 >= length;
   }
 
   // A refused advice costs only speed.
@@ -257,7 +258,7 @@ class PosixReadableFile final : public ReadableFile {
     const std::uint64_t end = offset + length;
     while (pin && offset < end) {
       // Steps end at page ends: each step then has at most as many pages as the kernel brings at one advice.
-      const std::uint64_t next = std::min(align_down(offset + kPrefetchStepBytes, os::kPageBytes), end);
+      const std::uint64_t next = std::min(align_down(offset + kPrefetchStepBytes, os::system_page_bytes()), end);
       (void)posix_fadvise(pin->fd(), static_cast<off_t>(offset), static_cast<off_t>(next - offset),
                           POSIX_FADV_WILLNEED);
       offset = next;
