@@ -63,7 +63,10 @@ class Error(Exception):
         expected: str | None = None,
         actual: str | None = None,
     ) -> None:
-        super().__init__(message)
+        # Not super(): since Python 3.14 most built-in exceptions have no __init__ of their own, and super() would find
+        # that of DCP's CheckpointException in the subclasses that derive from both.
+        built_in = next(each for each in type(self).__mro__ if each.__module__ == "builtins")
+        built_in.__init__(self, message)  # type: ignore[misc]
         self.message = message
         self._bare_message = message
         self.key = key

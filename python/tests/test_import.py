@@ -62,7 +62,7 @@ def test_calls_that_need_torch_name_torch() -> None:
 def test_help_and_star_imports_need_no_torch() -> None:
     program = WITHOUT_TORCH + (
         "import pydoc, cairn\n"
-        "told = pydoc.plain(pydoc.render_doc(cairn))\n"
+        "told = ''.join(pydoc.plain(pydoc.render_doc(cairn)).split())\n"  # Python 3.14 breaks long signatures
         "assert 'verify(directory' in told and 'read(directory' in told\n"
         "from cairn import *\n"
         "assert Checkpoint is cairn.Checkpoint and latest is cairn.latest\n"
