@@ -1,10 +1,11 @@
 """Runs the tests on the oldest and the newest torch that Cairn supports: `./dev compat [VERSION...]`.
 
-1. Each version has an environment, build/compat/torch-VERSION, which sees the packages of .venv after its own. torch
-   comes from PyPI without its dependencies, a wheel for CUDA of about 0.7 GB.
-2. Stubs take the place of CUDA's libraries (cuda_stubs.py), so that the wheel imports on a machine without CUDA.
-3. pytest runs in the environment: on the newest version the whole suite, on any other the files of tests.txt. A test
-   that fails, and is not in known.txt for this version, fails the command; so does a test of known.txt that passes.
+1. Each version has an environment, build/compat/torch-VERSION, which sees the packages of .venv after its own
+   (environments.py). torch comes from PyPI, and imports on a machine without CUDA.
+2. With `--python 3.12` the environment has that Python, and its own packages; torch is 2.13.0, or each VERSION.
+3. pytest runs in the environment: on the newest version with the Python of .venv the whole suite, otherwise the files of
+   tests.txt. A test that fails, and is not in known.txt for this version, fails the command; so does a test of
+   known.txt that passes.
 4. In an environment with an older torch every name of Cairn that needs torch raises the same ImportError.
 5. Stock torch of older versions saves a checkpoint, and Cairn reads it with the torch of .venv (stock_files.py).
    With `--files` the command does this step alone.
@@ -17,20 +18,16 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
-import venv
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date
 from pathlib import Path
 
-from cuda_stubs import make_stubs
+from environments import ENVIRONMENTS, HERE, ROOT, environment_of
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
-ENVIRONMENTS = ROOT / "build" / "compat"
 NEWEST = "2.15.0"  # beside torch 2.13, the version of ./dev test
 VERSIONS = ("2.9.0", NEWEST)
+VERSION_OF_PYTHONS = "2.13.0"  # which has wheels for Python 3.10 to 3.14
 REFUSED_VERSIONS = ("2.6.0",)
 FILES_VERSIONS = ("2.2.0", "2.6.0")
 SECONDS_MAX = 3600
@@ -51,39 +48,10 @@ print("every name that needs torch says:", message)
 Outcome = dict[str, str]  # by test: "passed", "skipped", or the first line of the error
 
 
-def environment_of(version: str) -> Path:
-    """Steps 1 and 2. Returns the Python of the environment."""
-    folder = ENVIRONMENTS / f"torch-{version}"
-    python, done = folder / "bin/python", folder / "complete"
-    if done.exists():
-        _link_tool(folder)
-        return python
-    venv.create(folder, with_pip=False, symlinks=True, clear=True)
-    (site,) = folder.glob("lib/python*/site-packages")
-    outer = sysconfig.get_path("purelib")
-    (site / "outer.pth").write_text(f"import site; site.addsitedir({outer!r})\n")
-    command = [python, "-m", "pip", "install", "-q", "--no-deps", "--ignore-installed", "--no-cache-dir"]
-    older = ["numpy<2"] if version.startswith("2.2.") else []  # which that torch was built with
-    # A constraint in the machine's configuration does not choose the version.
-    variables = {**os.environ, "PIP_CONSTRAINT": os.devnull}
-    subprocess.run([*command, "--disable-pip-version-check", f"torch=={version}", *older], check=True, env=variables)
-    make_stubs(site / "torch/lib")
-    _link_tool(folder)
-    done.touch()
-    return python
-
-
-def _link_tool(folder: Path) -> None:
-    """Puts the tool `cairn` beside the Python, where an installation of Cairn has it."""
-    tool = folder / "bin/cairn"
-    tool.unlink(missing_ok=True)
-    tool.symlink_to(ROOT / "build/release/bin/cairn")
-
-
-def run_tests(version: str, tests: list[str]) -> Outcome:
+def run_tests(version: str, release: str, tests: list[str]) -> Outcome:
     """Step 3. Without `tests` the whole suite."""
-    python = environment_of(version)
-    report = ENVIRONMENTS / f"tests-{version}.xml"
+    python = environment_of(version, release)
+    report = ENVIRONMENTS / f"tests-{release}-{version}.xml"
     report.unlink(missing_ok=True)
     side_by_side = [] if tests else ["-n", (os.cpu_count() or 1) + 1, "--dist", "loadfile"]  # as ./dev test
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junit-xml", report, *side_by_side, *tests]
@@ -107,7 +75,10 @@ def outcomes(report: Path) -> Iterator[tuple[str, str]]:
 
 
 def known_failures(version: str) -> dict[str, str]:
-    """Of known.txt: the reasons by test. A line is VERSION, the test, and the reason after " # "."""
+    """Of known.txt: the reasons by test. A line is VERSION, the test, and the reason after " # ".
+
+    VERSION is that of torch, and with --python VERSION/PYTHON.
+    """
     known = {}
     for line in (HERE / "known.txt").read_text().splitlines():
         if line and not line.startswith("#"):
@@ -123,19 +94,20 @@ def listed_tests() -> list[str]:
     return [f"python/tests/{line}" for line in lines if line]
 
 
-def try_version(version: str, tests: list[str]) -> bool:
+def try_version(version: str, release: str, tests: list[str]) -> bool:
     """Runs and prints. Returns whether all is as known.txt says."""
-    found = run_tests(version, tests)
-    known = known_failures(version)
+    found = run_tests(version, release, tests)
+    name = f"{version}, Python {release}" if release else version
+    known = known_failures(version) | known_failures(f"{version}/{release}")
     failed = {test: error for test, error in found.items() if error not in ("passed", "skipped")}
     count = {kind: sum(result == kind for result in found.values()) for kind in ("passed", "skipped")}
     for test, error in failed.items():
-        print(f"torch {version}: {test}: {f'known: {known[test]}' if test in known else f'FAILED: {error}'}")
+        print(f"torch {name}: {test}: {f'known: {known[test]}' if test in known else f'FAILED: {error}'}")
     mended = sorted(test for test in known if found.get(test) == "passed")
     for test in mended:
-        print(f"torch {version}: {test} passes: take it out of known.txt")
+        print(f"torch {name}: {test} passes: take it out of known.txt")
     print(
-        f"torch {version}: {date.today()}, {count['passed']} passed, {count['skipped']} skipped, {len(failed)} failed, "
+        f"torch {name}: {date.today()}, {count['passed']} passed, {count['skipped']} skipped, {len(failed)} failed, "
         f"{len(failed.keys() & known.keys())} of them known",
         flush=True,
     )
@@ -169,6 +141,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev compat", description=__doc__.split("\n")[0])
     parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"of torch; {' and '.join(VERSIONS)}")
     parser.add_argument("--files", action="store_true", help="only have stock torch save, and Cairn read")
+    parser.add_argument("--python", default="", metavar="RELEASE", help="as 3.12, in place of the Python of .venv")
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--tests", nargs="+", metavar="TEST", help="only these, from python/tests")
     chosen.add_argument("--main", action="store_true", help=f"the files of tests.txt on {NEWEST} too")
@@ -177,9 +150,9 @@ def main() -> int:
         "--environment", action="store_true", help="only make the environments, and print their Pythons"
     )
     options = parser.parse_args()
-    versions = options.versions or (FILES_VERSIONS if options.files else VERSIONS)
+    versions = options.versions or default_versions(options)
     if options.environment:
-        print("\n".join(str(environment_of(version)) for version in versions))
+        print("\n".join(str(environment_of(version, options.python)) for version in versions))
         return 0
     if options.files:
         return 0 if good_for_all(read_files_of, versions) else 1
@@ -187,14 +160,20 @@ def main() -> int:
     def tests_of(version: str) -> list[str]:
         if options.tests:
             return [f"python/tests/{test}" for test in options.tests]
-        whole = options.whole or (version == NEWEST and not options.main)
-        return [] if whole else listed_tests()
+        is_main = version == NEWEST and not options.python and not options.main
+        return [] if options.whole or is_main else listed_tests()
 
-    good = good_for_all(lambda version: try_version(version, tests_of(version)), versions)
-    if not options.versions and not options.tests:
+    good = good_for_all(lambda version: try_version(version, options.python, tests_of(version)), versions)
+    if not options.versions and not options.python and not options.tests:
         good &= good_for_all(refuses, REFUSED_VERSIONS)
         good &= good_for_all(read_files_of, FILES_VERSIONS)
     return 0 if good else 1
+
+
+def default_versions(options: argparse.Namespace) -> tuple[str, ...]:
+    if options.files:
+        return FILES_VERSIONS
+    return (VERSION_OF_PYTHONS,) if options.python else VERSIONS
 
 
 def good_for_all(task: Callable[[str], bool], versions: Iterable[str]) -> bool:
