@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,13 +48,12 @@ def build_source_distribution() -> Path:
     return archive
 
 
-def build_isal() -> Path:
+def build_isal(folder: Path, more_options: Mapping[str, str | Path]) -> Path:
     """Builds and installs ISA-L, and returns the prefix: include/isa-l/*.h and lib/libisal.a.
 
     Later runs reuse the prefix.
     """
     wanted = (ROOT / "packaging/isa-l.txt").read_text()
-    folder = SCRATCH / "isa-l"
     prefix, built = folder / "prefix", folder / "built"
     if built.is_file() and built.read_text() == wanted:
         return prefix
@@ -62,12 +62,13 @@ def build_isal() -> Path:
     run(*pip, "--require-hashes", "-r", ROOT / "packaging/isa-l.txt", "-d", folder)
     (archive,) = folder.glob("isal-*.tar.gz")
     source = unpacked(archive, folder) / "src/isal/isa-l"
-    options = {
+    options: dict[str, str | Path] = {
         "CMAKE_BUILD_TYPE": "Release",
         "BUILD_SHARED_LIBS": "OFF",
         "CMAKE_POSITION_INDEPENDENT_CODE": "ON",
         "CMAKE_INSTALL_LIBDIR": "lib",
         **{f"ISAL_BUILD_{part}": "OFF" for part in ("TESTS", "PERF_TESTS", "ISAL_SHIM")},
+        **more_options,
     }
     defines = [f"-D{name}={value}" for name, value in options.items()]
     run("cmake", "-G", "Ninja", "-S", source, "-B", folder / "build", *defines)
@@ -105,7 +106,7 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
     archive = build_source_distribution()
     source = unpacked(archive, SCRATCH / "source")
-    wheel = build_wheel(source, build_isal())
+    wheel = build_wheel(source, build_isal(SCRATCH / "isa-l", {}))
     run(sys.executable, "-m", "auditwheel", "repair", "--plat", TAG, "--only-plat", "--wheel-dir", DIST, wheel)
     for path in sorted(DIST.iterdir()):
         print(f"dist/{path.name}  {path.stat().st_size / 1e6:.1f} MB")

@@ -1,0 +1,15 @@
+# Debian 12's cross compiler for aarch64. The headers and libraries come from build/aarch64/root (root.py), except those of
+# the C and C++ libraries, which belong to the compiler.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+set(CMAKE_STRIP aarch64-linux-gnu-strip)
+cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH checkout)
+cmake_path(GET checkout PARENT_PATH checkout)
+set(CMAKE_FIND_ROOT_PATH ${checkout}/build/aarch64/root)
+set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
