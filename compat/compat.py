@@ -3,8 +3,8 @@
 1. Each version has an environment, build/compat/torch-VERSION, which sees the packages of .venv after its own
    (environments.py). torch comes from PyPI, and imports on a machine without CUDA.
 2. With `--python 3.12` the environment has that Python, and its own packages; torch is 2.13.0, or each VERSION.
-3. pytest runs in the environment: on the newest version with the Python of .venv the whole suite, otherwise the files of
-   tests.txt. A test that fails, and is not in known.txt for this version, fails the command; so does a test of
+3. pytest runs in the environment: on the newest version with the Python of .venv the whole suite, otherwise the files
+   of tests.txt. A test that fails, and is not in known.txt for this version, fails the command; so does a test of
    known.txt that passes.
 4. In an environment with an older torch every name of Cairn that needs torch raises the same ImportError.
 5. Stock torch of older versions saves a checkpoint, and Cairn reads it with the torch of .venv (stock_files.py).
