@@ -10,11 +10,14 @@
 5. Stock torch of older versions saves a checkpoint, and Cairn reads it with the torch of .venv (stock_files.py).
    With `--files` the command does this step alone.
 
-Prints a line per version, with the date, for docs/torch-versions.md.
+Prints a line per version, with the date. `--record` puts the results into docs/measurements, of which
+tools/docs/versions_page.py makes docs/versions.md.
 """
 
 import argparse
+import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -22,6 +25,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from environments import ENVIRONMENTS, HERE, ROOT, environment_of
 
@@ -94,7 +98,7 @@ def listed_tests() -> list[str]:
     return [f"python/tests/{line}" for line in lines if line]
 
 
-def try_version(version: str, release: str, tests: list[str]) -> bool:
+def try_version(version: str, release: str, tests: list[str], *, records: bool) -> bool:
     """Runs and prints. Returns whether all is as known.txt says."""
     found = run_tests(version, release, tests)
     name = f"{version}, Python {release}" if release else version
@@ -111,7 +115,26 @@ def try_version(version: str, release: str, tests: list[str]) -> bool:
         f"{len(failed.keys() & known.keys())} of them known",
         flush=True,
     )
+    counts = {**count, "failed": len(failed), "known": len(failed.keys() & known.keys())}
+    if records:
+        record(version, release, tests, counts)
     return bool(found) and failed.keys() <= known.keys() and not mended
+
+
+def record(version: str, release: str, tests: list[str], counts: dict[str, int]) -> None:
+    """Puts the result in the place of an earlier one in docs/measurements, for docs/versions.md."""
+    file = ROOT / "docs/measurements" / ("platforms.json" if release else "torch.json")
+    kept: dict[str, Any] = json.loads(file.read_text())
+    command = f"./dev compat {f'--python {release} ' if release else ''}{version}"
+    run = {"torch": version, "date": str(date.today()), "command": command, **counts}
+    if release:
+        run |= {"platform": platform.machine(), "python": release}
+    else:
+        run["tests"] = "compat/tests.txt" if tests else "all"
+    same = ("torch", "platform", "python")
+    others = [each for each in kept["results"] if any(each.get(key) != run.get(key) for key in same)]
+    kept["results"] = [*others, run]
+    file.write_text(json.dumps(kept, indent=2) + "\n")
 
 
 def refuses(version: str) -> bool:
@@ -146,10 +169,13 @@ def main() -> int:
     chosen.add_argument("--tests", nargs="+", metavar="TEST", help="only these, from python/tests")
     chosen.add_argument("--main", action="store_true", help=f"the files of tests.txt on {NEWEST} too")
     chosen.add_argument("--whole", action="store_true", help="the whole suite on every VERSION")
+    parser.add_argument("--record", action="store_true", help="put the results into docs/measurements")
     parser.add_argument(
         "--environment", action="store_true", help="only make the environments, and print their Pythons"
     )
     options = parser.parse_args()
+    if options.record and options.tests:
+        parser.error("--record is for whole runs")
     versions = options.versions or default_versions(options)
     if options.environment:
         print("\n".join(str(environment_of(version, options.python)) for version in versions))
@@ -163,7 +189,10 @@ def main() -> int:
         is_main = version == NEWEST and not options.python and not options.main
         return [] if options.whole or is_main else listed_tests()
 
-    good = good_for_all(lambda version: try_version(version, options.python, tests_of(version)), versions)
+    def passes(version: str) -> bool:
+        return try_version(version, options.python, tests_of(version), records=options.record)
+
+    good = good_for_all(passes, versions)
     if not options.versions and not options.python and not options.tests:
         good &= good_for_all(refuses, REFUSED_VERSIONS)
         good &= good_for_all(read_files_of, FILES_VERSIONS)
