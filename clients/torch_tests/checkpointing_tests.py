@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
 
 from paired_tests import PairedTests, known_tests
@@ -59,7 +60,7 @@ def main() -> int:
     asked = parser.parse_args()
     BUILD.mkdir(parents=True, exist_ok=True)
     release = fetch()
-    memory = Path("/dev/shm/cairn-checkpointing-tests")
+    memory = Path(tempfile.mkdtemp(prefix="cairn-checkpointing-tests-", dir="/dev/shm"))
 
     def variables(_: Path, mode: str) -> dict[str, str]:
         return {
@@ -70,7 +71,6 @@ def main() -> int:
         }
 
     files = sorted(path.relative_to(BUILD / "tests") for path in (BUILD / "tests").rglob("test_*.py"))
-    memory.mkdir(exist_ok=True)
     try:
         runs = PairedTests(BUILD, variables, keep=asked.keep)
         wanted = [file for file in files if not asked.names or str(file) in asked.names]

@@ -27,6 +27,7 @@ import cairn
 from cairn._process import part
 from cairn._settings import Installation
 from cairn.checkpointer import Mismatch, MissingKeys
+from cairn.torch_checkpointing import checkpoint_reader
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 
@@ -215,6 +216,23 @@ def test_a_reader_takes_items_without_targets(tmp_path: Path) -> None:
     info = CheckpointInfo(checkpoint_items={"state": ours.CheckpointItem()})
     loaded, missing = reader.read(tmp_path / "c", info)
     assert torch.equal(loaded["state"]["w"], torch.ones(3)) and missing == []
+
+
+def test_a_load_beside_an_overwrite_is_of_one_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"item{i}" for i in range(4)]
+    write(tmp_path / "c", "theirs", {name: {"w": torch.full((2,), 1.0)} for name in names})
+    opened = []
+    item_in_file = checkpoint_reader.item_in_file
+
+    def overwriting(*arguments: Any) -> Any:
+        opened.append(arguments)
+        if len(opened) == 3:
+            write(tmp_path / "c", "theirs", {name: {"w": torch.full((2,), 2.0)} for name in names})
+        return item_in_file(*arguments)
+
+    monkeypatch.setattr(checkpoint_reader, "item_in_file", overwriting)
+    loaded = load(tmp_path / "c", dict.fromkeys(names))
+    assert {loaded[name]["w"].sum().item() for name in names} == {4.0} and len(opened) == 8
 
 
 def test_a_missing_file_of_a_rank_is_a_missing_file(tmp_path: Path) -> None:

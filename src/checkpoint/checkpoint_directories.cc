@@ -23,16 +23,15 @@ Result<std::optional<CheckpointDirectories>> checkpoint_directories(const std::f
 std::vector<PlacedNewDirectory> placed_new_directories(const std::filesystem::path& root) {
   std::vector<PlacedNewDirectory> placed;
   const auto add = [&placed](const std::filesystem::path& parent, const std::string& name) {
-    const auto storage = storage::open_directory(parent);
-    auto directories = storage ? commit::new_directories_in(**storage) : storage.error();
-    if (!directories) return;
-    for (commit::NewDirectory& directory : *directories) {
-      if (name.empty() || directory.name == name) placed.push_back({parent, std::move(directory)});
+    for (const std::string& entry : storage::directories_named(parent, commit::kNewDirectoryPrefix)) {
+      auto directory = commit::new_directory_of_name(entry);
+      const bool is_wanted = directory && (name.empty() || directory->name == name);
+      if (is_wanted) placed.push_back({parent, *std::move(directory)});
     }
   };
   add(root, "");
   std::error_code error;
-  std::filesystem::path real = std::filesystem::weakly_canonical(root, error);
+  std::filesystem::path real = std::filesystem::weakly_canonical(std::filesystem::absolute(root, error), error);
   if (!real.has_filename()) real = real.parent_path();  // "/" at the end of a missing directory
   if (!error && real.has_filename()) add(real.parent_path(), real.filename().string());
   return placed;

@@ -155,6 +155,9 @@ Result<std::vector<SaveInFlight>> saves_in_flight(const fs::path& root) {
     auto inside = saves_in(directory);
     if (inside) std::move(inside->begin(), inside->end(), std::back_inserter(saves));
   }
+  std::erase_if(whole, [&saves](const SaveInFlight& save) {  // committed since the look at the new directories
+    return std::ranges::any_of(saves, [&save](const SaveInFlight& other) { return other.save_id == save.save_id; });
+  });
   std::move(whole.begin(), whole.end(), std::back_inserter(saves));
   return saves;
 }

@@ -35,7 +35,7 @@ namespace {
 // Absolute. A link at the name is followed: the commit replaces the directory that the link leads to.
 std::filesystem::path resolved(const std::filesystem::path& directory) {
   std::error_code failed;
-  std::filesystem::path path = std::filesystem::weakly_canonical(directory, failed);
+  std::filesystem::path path = std::filesystem::weakly_canonical(std::filesystem::absolute(directory, failed), failed);
   if (failed) path = std::filesystem::absolute(directory);
   return path.has_filename() ? path : path.parent_path();
 }

@@ -1,5 +1,6 @@
 #include "storage/open_directory.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -48,6 +49,21 @@ Result<std::optional<std::vector<fs::path>>> directories_in(const fs::path& root
     if (file.is_folder || (is_link && may_lead_to_directory(path))) found.push_back(path);
   }
   return std::optional(std::move(found));
+}
+
+std::vector<std::string> directories_named(const fs::path& root, std::string_view prefix) {
+  std::vector<std::string> found;
+  const Result<std::unique_ptr<Storage>> storage = open_directory(root);
+  if (!storage) return found;
+  (void)(*storage)->touched_at("");  // a network file system may remember the old names
+  std::error_code error;
+  for (fs::directory_iterator entry(root, error); !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    std::string name = entry->path().filename().string();
+    std::error_code unknown;
+    if (name.starts_with(prefix) && fs::is_directory(entry->symlink_status(unknown))) found.push_back(std::move(name));
+  }
+  std::sort(found.begin(), found.end());
+  return found;
 }
 
 }  // namespace cairn::storage

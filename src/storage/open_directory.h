@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "storage/storage.h"
@@ -25,5 +27,9 @@ Result<std::unique_ptr<Storage>> make_directory(const std::filesystem::path& dir
 // The directories in `root`, including links to directories and links to nothing, which may have led to directories.
 // Nullopt if `root` is missing; kInvalidArgument if `root` is not a directory.
 Result<std::optional<std::vector<std::filesystem::path>>> directories_in(const std::filesystem::path& root);
+
+// The names of the directories in `root` that begin with `prefix`, sorted, without links. Looks at no other entry: none
+// of them can fail or delay the call. Empty if `root` can't be listed.
+std::vector<std::string> directories_named(const std::filesystem::path& root, std::string_view prefix);
 
 }  // namespace cairn::storage

@@ -9,7 +9,7 @@ import abc
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch_checkpointing import checkpoint_reader as theirs
 from torch_checkpointing.checkpoint_base import CheckpointItem, CheckpointReadInfo
@@ -29,7 +29,7 @@ from cairn._torch_names.replacements import stands_for_base
 from cairn._torch_protocol.hooks import hooks_of, why_not_native
 from cairn.checkpointer.checkpointer import MissingKeys
 from cairn.checkpointer.selection import Reading, placement
-from cairn.errors import Corrupt, NotFound
+from cairn.errors import Corrupt, NotFound, Replaced
 from cairn.torch_checkpointing.dcp_files import NOTE
 from cairn.torch_checkpointing.filling import Filling, SavedItem
 from cairn.torch_checkpointing.item_sources import WholeCheckpoint, item_in_file
@@ -40,6 +40,8 @@ _NAMED_ITEMS_MAX = 8  # that an error lists
 _READING_HOOKS = hooks_of(theirs.CheckpointReader)
 _STORAGE_HOOKS = hooks_of(LocalFileSystemStorage)
 _RESHARDING_HOOKS = hooks_of(DefaultResharder) - {"skip_resharding"}
+
+_Result = TypeVar("_Result")
 
 
 @stands_for_base
@@ -117,7 +119,7 @@ class CheckpointReader(theirs.CheckpointReader, metaclass=abc.ABCMeta):
             return filling.settled(), filling
 
         try:
-            loaded, filled = restarting(attempt)
+            loaded, filled = restarting(lambda: _of_one_directory(directory, attempt))
         except Corrupt as error:
             if error.file is None or os.path.lexists(directory / error.file):
                 raise
@@ -141,6 +143,31 @@ class CheckpointReader(theirs.CheckpointReader, metaclass=abc.ABCMeta):
             (key, why_not_native(each, _RESHARDING_HOOKS, (DefaultResharder,))) for key, each in resharders.items()
         )
         return next((f"the resharder of item '{key}': {reason}" for key, reason in found if reason), "")
+
+
+def _of_one_directory(directory: Path, attempt: Callable[[], _Result]) -> _Result:
+    """Returns the result of `attempt`, which opens files in `directory` one after the other.
+
+    Raises Replaced if a save has exchanged the directory meanwhile: the files may be those of two checkpoints.
+    """
+    before = _identity(directory)
+    try:
+        result = attempt()
+    except (Corrupt, NotFound):
+        if _identity(directory) == before:
+            raise
+    else:
+        if _identity(directory) == before:
+            return result
+    raise Replaced(f"a save has replaced the checkpoint in '{directory}' during the load: load again")
+
+
+def _identity(directory: Path) -> tuple[int, int] | None:
+    try:
+        status = directory.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 _Finder = Callable[[str, CheckpointItem], SavedItem]

@@ -1,4 +1,5 @@
 // Saves of a whole directory that are killed at each of their changing operations, and refused exchanges.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/fs.h>
 #include <sanitizers.h>
@@ -7,15 +8,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "commit/directory/directory_commit.h"
 #include "commit/directory/new_directory.h"
@@ -354,6 +359,90 @@ TEST_F(DirectoryCommits, RemoveTheFoldersOfATrial) {
   leave_dead_lease(*disk, folder_of_save(identity));
   ASSERT_TRUE(save(3));
   expect_only(3);
+}
+
+// The parent of a cleaner: between the opening of a new directory and the judgement, the save of the directory commits
+// and dies.
+class ExchangingParent final : public storage::ChangeWatchingStorage {
+ public:
+  ExchangingParent(std::unique_ptr<Storage> storage, std::function<void()> exchange)
+      : ChangeWatchingStorage(std::move(storage)), exchange_(std::move(exchange)) {}
+  Result<std::unique_ptr<Storage>> open_folder(std::string_view name) const override {
+    auto opened = ChangeWatchingStorage::open_folder(name);
+    if (opened && name.starts_with(kNewDirectoryPrefix)) std::exchange(exchange_, [] {})();
+    return opened;
+  }
+
+ private:
+  void before_change() override {}
+  mutable std::function<void()> exchange_;
+};
+
+TEST_F(DirectoryCommits, KeepWhatCommitsDuringACleaning) {
+  fs::create_directories(root_);
+  ASSERT_TRUE(save(1));
+  const SaveIdentity identity = identity_of(2);
+  const NewDirectory directory{identity.save_id, "step_7"};
+  const fs::path made = root_ / name_of_new_directory(directory);
+  for (int left = 0; !fs::exists(made / kDirectoryRecordName); ++left) ASSERT_TRUE(was_killed(2, left)) << left;
+  const auto exchange = [&] {
+    const int moved = renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, (root_ / "step_7").c_str(), RENAME_EXCHANGE);
+    ASSERT_EQ(moved, 0);
+    fs::remove_all(root_ / "step_7" / folder_of_save(identity));
+  };
+  ExchangingParent parent(PosixStorage::open_directory(root_).value(), exchange);
+  (void)remove_if_dead(parent, directory, Removal::kDo);
+  EXPECT_EQ(number_in_place(), 2);
+  (void)remove_if_dead(parent, directory, Removal::kDo);
+  expect_only(2);
+}
+
+// The old directory keeps a file of a user, also after further saves.
+TEST_F(DirectoryCommits, KeepAForeignFileOfOldOnes) {
+  fs::create_directories(root_);
+  ASSERT_TRUE(save(1));
+  const NewDirectory old{identity_of(2).save_id, "step_7"};
+  const fs::path made = root_ / name_of_new_directory(old);
+  fs::create_directories(made);
+  for (const char* name : {"model_0.pt", "notes.txt"}) std::ofstream(made / name) << "irreplaceable";
+  fs::last_write_time(made, fs::file_time_type::clock::now() - std::chrono::hours(2));
+  const auto parent = PosixStorage::open_directory(root_).value();
+  const RemovedSaves removed = remove_if_dead(*parent, old, Removal::kDo);
+  EXPECT_TRUE(removed.saves.empty());
+  ASSERT_EQ(removed.problems.size(), 1u);
+  EXPECT_NE(removed.problems[0].find("notes.txt"), std::string::npos);
+  EXPECT_EQ(names_in(made), "model_0.pt notes.txt ");
+}
+
+// The files of a dead save go while the directory is locked: the lock file is the last.
+TEST_F(DirectoryCommits, HoldTheLockToTheLastFile) {
+  fs::create_directories(root_);
+  const NewDirectory directory{identity_of(2).save_id, "step_7"};
+  const fs::path made = root_ / name_of_new_directory(directory);
+  for (int left = 0; !fs::exists(made / kDirectoryRecordName); ++left) ASSERT_TRUE(was_killed(2, left)) << left;
+  std::vector<std::string> removed;
+  class NotingStorage final : public storage::ChangeWatchingStorage {
+   public:
+    NotingStorage(std::unique_ptr<Storage> storage, std::vector<std::string>& removed)
+        : ChangeWatchingStorage(std::move(storage)), removed_(removed) {}
+    Result<std::unique_ptr<Storage>> open_folder(std::string_view name) const override {
+      CAIRN_TRY_ASSIGN(std::unique_ptr<Storage> opened, ChangeWatchingStorage::open_folder(name));
+      return std::unique_ptr<Storage>(std::make_unique<NotingStorage>(std::move(opened), removed_));
+    }
+    Result<void> remove(std::string_view name) override {
+      removed_.emplace_back(name);
+      return ChangeWatchingStorage::remove(name);
+    }
+
+   private:
+    void before_change() override {}
+    std::vector<std::string>& removed_;
+  };
+  NotingStorage parent(PosixStorage::open_directory(root_).value(), removed);
+  EXPECT_EQ(remove_if_dead(parent, directory, Removal::kDo).saves.size(), 1u);
+  ASSERT_GT(removed.size(), 4u);
+  EXPECT_EQ(removed.back(), storage::kLockName);
+  EXPECT_EQ(std::count(removed.begin(), removed.end(), storage::kLockName), 1);
 }
 
 TEST_F(DirectoryCommits, AreSupersededByAnotherJob) {

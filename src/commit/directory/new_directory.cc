@@ -15,15 +15,15 @@
 namespace cairn::commit {
 namespace {
 
-constexpr std::string_view kNewPrefix = ".cairn-new-";
 // A new directory without a private folder belongs to a save that is just beginning, or holds replaced files that a
 // killed save has not removed. The times are those of two clocks.
 constexpr double kBeginningSecondsMax = 3600;
 
-Result<bool> has_record_of(const storage::Storage& parent, const NewDirectory& directory) {
-  const std::string record = directory.name + "/" + std::string(kDirectoryRecordName);
-  CAIRN_TRY_ASSIGN(const MetadataInPlace now, read_metadata_in_place(parent, record, WithoutRecord::kLeaveUnknown));
-  return now.record && now.record->save_id == directory.save_id;
+// `folder`: the name of a folder of `storage`; empty: the directory of `storage` itself.
+Result<bool> has_record_of(const storage::Storage& storage, const std::string& folder, const SaveId& save_id) {
+  const std::string record = (folder.empty() ? "" : folder + "/") + std::string(kDirectoryRecordName);
+  CAIRN_TRY_ASSIGN(const MetadataInPlace now, read_metadata_in_place(storage, record, WithoutRecord::kLeaveUnknown));
+  return now.record && now.record->save_id == save_id;
 }
 
 bool has_run_out_in(const storage::Storage& directory, const std::string& folder) {
@@ -46,8 +46,11 @@ Result<bool> is_dead_directory(storage::Storage& parent, storage::Storage& opene
     return false;
   }
   if (joined.error().code() != ErrorCode::kNotFound) return joined.error();
-  CAIRN_TRY_ASSIGN(const bool is_committed, has_record_of(parent, directory));
-  if (is_committed) return true;
+  CAIRN_TRY_ASSIGN(const bool is_committed, has_record_of(parent, directory.name, directory.save_id));
+  if (is_committed) {  // the save itself may be removing the replaced files
+    const Result<bool> run_out = lease_has_run_out(parent, directory.name + "/" + folder, StorageClock::of_this_host());
+    return !run_out || *run_out;
+  }
   CAIRN_TRY_ASSIGN(const double touched_at, opened.touched_at(""));
   CAIRN_TRY_ASSIGN(const double now, StorageClock::of_this_host().now());
   return now - touched_at > kBeginningSecondsMax;
@@ -66,7 +69,8 @@ void remove_all_files(storage::Storage& parent, const std::string& name, storage
     return;
   }
   for (const storage::ListedFile& file : *files) {
-    if (!file.is_folder) note(directory.remove(file.name));
+    const bool is_lock = file.name == storage::kLockName;  // held until the last file is gone
+    if (!file.is_folder && !is_lock) note(directory.remove(file.name));
   }
   for (const storage::ListedFile& file : *files) {
     if (!file.is_folder) continue;
@@ -80,28 +84,47 @@ void remove_all_files(storage::Storage& parent, const std::string& name, storage
     }
     if (directory.join_folder(file.name)) remove_private_folder(directory, file.name, warnings);
   }
-  if (warnings.size() == failures) note(parent.remove_folder(name));
+  if (warnings.size() != failures) return;
+  (void)directory.remove(storage::kLockName);
+  note(parent.remove_folder(name));
 }
 
-// Under the lock of `opened`, the directory with the name of the new directory, unless another process holds the lock.
+// Removes the files that are of a checkpoint in the form of torch_checkpointing. Any other file stays, with a warning.
+void remove_replaced_files(storage::Storage& parent, const std::string& name, storage::Storage& opened,
+                           std::vector<std::string>& warnings) {
+  const Result<DirectoryInPlace> old = look_at_directory(parent, name);
+  if (!old) {
+    warnings.emplace_back(old.error().what());
+  } else if (old->storage) {
+    remove_old_directory(parent, name, opened, *old, warnings);
+  }
+}
+
+// Under the lock of `opened`, which had the name of the new directory, unless another process holds the lock.
 void remove_dead_directory(storage::Storage& parent, RemovalLog& opened, const NewDirectory& directory,
                            std::vector<std::string>& warnings) {
   const auto stop = std::make_shared<os::StopFlag>();
   stop->set();  // lock() does not wait
   opened.set_stop(stop);
   const auto lock = opened.lock();
-  if (!lock || !parent.sync("")) return;
+  if (!lock && lock.error().code() == ErrorCode::kCancelled) return;  // held by another process
+  const Result<void> synced = lock ? parent.sync("") : Result<void>(lock.error());
+  if (!synced) return warnings.emplace_back(synced.error().what()), void();
   const std::string name = name_of_new_directory(directory);
-  const Result<bool> is_committed = has_record_of(parent, directory);
-  if (!is_committed) return;
+  const Result<bool> is_committed = has_record_of(parent, directory.name, directory.save_id);
+  const Result<bool> holds_record = has_record_of(opened, "", directory.save_id);
+  if (!is_committed || !holds_record) return;
   if (*is_committed) {
-    const Result<DirectoryInPlace> old = look_at_directory(parent, name);
-    if (!old) return warnings.emplace_back(old.error().what()), void();
-    if (old->storage) remove_old_directory(parent, name, opened, *old, warnings);
+    // With the record, `opened` is the directory in place: the save has exchanged it after it was opened.
+    if (!*holds_record) remove_replaced_files(parent, name, opened, warnings);
     return;
   }
   const std::string folder = folder_of(directory.save_id);
-  if (opened.join_folder(folder) && !has_run_out_in(opened, folder)) return;  // it has come back
+  if (!opened.join_folder(folder)) {
+    // Of a save that has not begun, or of an old directory, of which a user may have files.
+    return remove_replaced_files(parent, name, opened, warnings);
+  }
+  if (!has_run_out_in(opened, folder)) return;  // it has come back
   // The record first: if the saver was only paused, its commit then fails.
   const std::string sealed = folder + "/" + std::string(kSealedDirectoryRecordName);
   for (const std::string& record : {sealed, std::string(kDirectoryRecordName)}) {
@@ -115,12 +138,12 @@ void remove_dead_directory(storage::Storage& parent, RemovalLog& opened, const N
 }  // namespace
 
 std::string name_of_new_directory(const NewDirectory& directory) {
-  return std::string(kNewPrefix) + to_hex(directory.save_id) + "-" + directory.name;
+  return std::string(kNewDirectoryPrefix) + to_hex(directory.save_id) + "-" + directory.name;
 }
 
 std::optional<NewDirectory> new_directory_of_name(std::string_view name) {
-  if (!name.starts_with(kNewPrefix)) return std::nullopt;
-  name.remove_prefix(kNewPrefix.size());
+  if (!name.starts_with(kNewDirectoryPrefix)) return std::nullopt;
+  name.remove_prefix(kNewDirectoryPrefix.size());
   const std::size_t dash = name.find('-');
   if (dash == std::string_view::npos || dash + 1 == name.size()) return std::nullopt;
   const std::optional<SaveId> save_id = save_id_of_hex(name.substr(0, dash));
@@ -131,7 +154,7 @@ std::optional<NewDirectory> new_directory_of_name(std::string_view name) {
 Result<bool> is_directory_in_place(const storage::Storage& storage, const NewDirectory& directory) {
   CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::Storage> parent, storage.open_parent());
   (void)parent->touched_at("");  // a network file system may remember the old names
-  return has_record_of(*parent, directory);
+  return has_record_of(*parent, directory.name, directory.save_id);
 }
 
 void remove_whole_directory(storage::Storage& parent, const std::string& name, std::vector<std::string>& warnings) {
@@ -168,8 +191,8 @@ RemovedSaves remove_if_dead(storage::Storage& parent, const NewDirectory& direct
   remove_dead_directory(parent_log, log, directory, removed.problems);
   std::vector<RemovedFile> files = log.take();
   const Result<double> left = parent.touched_at(name);
-  const bool is_removed =
-      removal == Removal::kTry ? !files.empty() : !left && left.error().code() == ErrorCode::kNotFound;
+  const bool is_gone = removal == Removal::kDo && !left && left.error().code() == ErrorCode::kNotFound;
+  const bool is_removed = is_gone || !files.empty();
   if (is_removed) removed.saves.push_back({directory.save_id, std::move(files)});
   return removed;
 }
@@ -185,7 +208,7 @@ void remove_dead_directories(storage::Storage& parent, const SaveId& mine, std::
 }
 
 Result<bool> clean_up_after_directory(storage::Storage& parent, const NewDirectory& directory) {
-  CAIRN_TRY_ASSIGN(const bool is_committed, has_record_of(parent, directory));
+  CAIRN_TRY_ASSIGN(const bool is_committed, has_record_of(parent, directory.name, directory.save_id));
   CAIRN_TRY(parent.sync());
   std::vector<std::string> ignored;  // the next save removes the rest
   const std::string folder = folder_of(directory.save_id);

@@ -15,6 +15,8 @@
 
 namespace cairn::commit {
 
+inline constexpr std::string_view kNewDirectoryPrefix = ".cairn-new-";
+
 struct NewDirectory {
   SaveId save_id;
   std::string name;  // that the commit gives
