@@ -109,6 +109,16 @@ class DirectoryCommits : public testing::Test {
     return WIFSIGNALED(status);
   }
 
+  // Save 2 over save 1, killed when its new directory, `made`, has the record.
+  void kill_before_exchange(const fs::path& made) const {
+    for (int left = 0; !fs::exists(made / kDirectoryRecordName); ++left) {
+      fs::remove_all(root_);
+      fs::create_directories(root_);
+      ASSERT_TRUE(save(1));
+      ASSERT_TRUE(was_killed(2, left)) << left;
+    }
+  }
+
   // The number of the save in place, all of whose files are there with nothing else but hidden names; 0: none.
   int number_in_place() const {
     if (!fs::exists(root_ / "step_7")) return 0;
@@ -379,12 +389,10 @@ class ExchangingParent final : public storage::ChangeWatchingStorage {
 };
 
 TEST_F(DirectoryCommits, KeepWhatCommitsDuringACleaning) {
-  fs::create_directories(root_);
-  ASSERT_TRUE(save(1));
   const SaveIdentity identity = identity_of(2);
   const NewDirectory directory{identity.save_id, "step_7"};
   const fs::path made = root_ / name_of_new_directory(directory);
-  for (int left = 0; !fs::exists(made / kDirectoryRecordName); ++left) ASSERT_TRUE(was_killed(2, left)) << left;
+  kill_before_exchange(made);
   const auto exchange = [&] {
     const int moved = renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, (root_ / "step_7").c_str(), RENAME_EXCHANGE);
     ASSERT_EQ(moved, 0);
@@ -416,10 +424,8 @@ TEST_F(DirectoryCommits, KeepAForeignFileOfOldOnes) {
 
 // The files of a dead save go while the directory is locked: the lock file is the last.
 TEST_F(DirectoryCommits, HoldTheLockToTheLastFile) {
-  fs::create_directories(root_);
   const NewDirectory directory{identity_of(2).save_id, "step_7"};
-  const fs::path made = root_ / name_of_new_directory(directory);
-  for (int left = 0; !fs::exists(made / kDirectoryRecordName); ++left) ASSERT_TRUE(was_killed(2, left)) << left;
+  kill_before_exchange(root_ / name_of_new_directory(directory));
   std::vector<std::string> removed;
   class NotingStorage final : public storage::ChangeWatchingStorage {
    public:

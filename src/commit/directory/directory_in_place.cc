@@ -77,7 +77,8 @@ Result<std::unique_ptr<storage::Storage>> open_in_place(const storage::Storage& 
 
 }  // namespace
 
-Result<DirectoryInPlace> look_at_directory(const storage::Storage& parent, const std::string& name) {
+Result<DirectoryInPlace> look_at_directory(const storage::Storage& parent, const std::string& name,
+                                           RanksInPlace ranks) {
   DirectoryInPlace now;
   CAIRN_TRY_ASSIGN(now.storage, open_in_place(parent, name));
   if (!now.storage) return now;
@@ -106,7 +107,7 @@ Result<DirectoryInPlace> look_at_directory(const storage::Storage& parent, const
     now.files.push_back(file.name);
   }
   std::sort(now.files.begin(), now.files.end());
-  if (!names.are_whole()) return not_of_the_checkpoint(name, now.files.front());
+  if (ranks == RanksInPlace::kAll && !names.are_whole()) return not_of_the_checkpoint(name, now.files.front());
   return now;
 }
 

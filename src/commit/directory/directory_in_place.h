@@ -4,6 +4,7 @@
 
 #include <cairn/result.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,7 +30,10 @@ struct DirectoryInPlace {
 // removal would lose: kInvalidArgument; kUnavailable for a pinned checkpoint. Of a directory with a record, the
 // recorded files are the checkpoint's; else the names must be those of torch_checkpointing's default layout.
 // kInvalidArgument if the name is that of a file or a link.
-Result<DirectoryInPlace> look_at_directory(const storage::Storage& parent, const std::string& name);
+// kSome: the files of some ranks may be missing, as after a removal or a withdrawal that was killed.
+enum class RanksInPlace : std::uint8_t { kAll, kSome };
+Result<DirectoryInPlace> look_at_directory(const storage::Storage& parent, const std::string& name,
+                                           RanksInPlace ranks = RanksInPlace::kAll);
 
 // Removes the files and private folders of `old` from `directory`, the storage of `old`, and then the folder, which has
 // the name `name` in `parent` now. Files that came later stay, with the folder. Adds a warning for each file that could

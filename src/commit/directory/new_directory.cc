@@ -92,7 +92,7 @@ void remove_all_files(storage::Storage& parent, const std::string& name, storage
 // Removes the files that are of a checkpoint in the form of torch_checkpointing. Any other file stays, with a warning.
 void remove_replaced_files(storage::Storage& parent, const std::string& name, storage::Storage& opened,
                            std::vector<std::string>& warnings) {
-  const Result<DirectoryInPlace> old = look_at_directory(parent, name);
+  const Result<DirectoryInPlace> old = look_at_directory(parent, name, RanksInPlace::kSome);
   if (!old) {
     warnings.emplace_back(old.error().what());
   } else if (old->storage) {
