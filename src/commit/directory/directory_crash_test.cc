@@ -388,7 +388,7 @@ class ExchangingParent final : public storage::ChangeWatchingStorage {
   mutable std::function<void()> exchange_;
 };
 
-TEST_F(DirectoryCommits, KeepWhatCommitsDuringACleaning) {
+TEST_F(DirectoryCommits, KeepADirectoryThatCommits) {
   const SaveIdentity identity = identity_of(2);
   const NewDirectory directory{identity.save_id, "step_7"};
   const fs::path made = root_ / name_of_new_directory(directory);
