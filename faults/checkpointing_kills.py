@@ -25,7 +25,7 @@ _LAUNCHER_SECONDS = 0.2  # after which a launcher ends the remaining ranks
 def overwrites(folder: Path, tally: Tally, seed: int, indices: range) -> None:
     """Kills the trainer, the writer or both of a random rank at a random moment, and soon the remaining ranks."""
     typical = _typical_seconds(folder / "measured", DEEDS["cairn"])
-    for index in indices:
+    for index in tally.further(indices):
         tally.tried += 1
         chance = random.Random(f"{seed} {index}")
         run = folder / f"run-{index}"

@@ -70,7 +70,7 @@ def faults(arguments: argparse.Namespace) -> dict[str, Callable[[Path, Tally], N
         "async-disk": lambda folder, tally: async_troubles.disks(folder, tally, seed, counts.async_disks),
         "async-hang": lambda folder, tally: async_troubles.hangs(folder, tally, seed, indices(counts.async_hangs)),
         "checkpointing-kill": lambda folder, tally: checkpointing_kills.overwrites(
-            folder, tally, seed, indices(counts.kills)
+            folder, tally, seed, indices(counts.async_kills)
         ),
         "stock-checkpointing-kill": lambda folder, tally: checkpointing_kills.overwrites_by_stock(
             folder, tally, seed, indices(counts.kills)

@@ -20,6 +20,7 @@ MET = {
     "stop": ["old", "overtaken", "ended with an error"],
     "two-jobs": ["one wins"],
     "load": ["1 behind"],
+    "checkpointing-kill": ["old", "new"],
 }
 
 
