@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from durable import sync
+from torch_checkpointing.checkpoint_writer import CallbackArgs
 from torch_checkpointing.storage.base_storage import StorageConfig
 from torch_checkpointing.storage.filesystem import LocalFileSystemStorage, LocalFileSystemStorageConfig, WriteStream
 
@@ -37,7 +38,8 @@ class SyncedStorageConfig(StorageConfig):
         return SyncedStorage(LocalFileSystemStorageConfig(use_direct_io=False))
 
 
-def sync_checkpoint(path: str, _: Any) -> None:
+def sync_checkpoint(arguments: CallbackArgs) -> None:
     """Runs as the last step of a save: makes the names of its files durable, and its own name."""
-    sync(Path(path))
-    sync(Path(path).parent)
+    path = Path(arguments.path)
+    sync(path)
+    sync(path.parent)
