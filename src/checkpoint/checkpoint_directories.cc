@@ -1,6 +1,5 @@
 #include "checkpoint/checkpoint_directories.h"
 
-#include <system_error>
 #include <utility>
 
 #include "commit/lease.h"
@@ -30,10 +29,8 @@ std::vector<PlacedNewDirectory> placed_new_directories(const std::filesystem::pa
     }
   };
   add(root, "");
-  std::error_code error;
-  std::filesystem::path real = std::filesystem::weakly_canonical(std::filesystem::absolute(root, error), error);
-  if (!real.has_filename()) real = real.parent_path();  // "/" at the end of a missing directory
-  if (!error && real.has_filename()) add(real.parent_path(), real.filename().string());
+  const std::filesystem::path real = storage::resolved(root);
+  if (real.has_filename()) add(real.parent_path(), real.filename().string());
   return placed;
 }
 

@@ -77,16 +77,17 @@ Result<CleanReport> clean(const fs::path& root, const CleanOptions& options) {
   if (!directories && new_directories.empty()) {
     return Error(ErrorCode::kNotFound, "no such directory").file(root.string());
   }
-  if (!directories) directories.emplace();
-  if (!directories->empty()) std::sort(directories->begin() + 1, directories->end());
+  if (!directories) {
+    directories.emplace();
+  } else {
+    std::sort(directories->begin() + 1, directories->end());
+  }
   CleanReport report;
   const events::Work work = events::Work::begin(WorkKind::kClean, root.native(), events::Work::Unit::kDirectories);
   work.set(0, directories->size() + new_directories.size());
   const std::shared_ptr<WorkCount> count = work.count();
   for (const fs::path& directory : *directories) {
-    if (options.interrupted && options.interrupted()) {
-      return interrupted_before(directory);
-    }
+    if (options.interrupted && options.interrupted()) return interrupted_before(directory);
     std::error_code ignored;
     const bool is_link = directory != root && fs::is_symlink(fs::symlink_status(directory, ignored));
     if (!is_link) clean_directory(directory, options.dry_run, report);

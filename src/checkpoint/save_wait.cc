@@ -38,8 +38,8 @@ Result<bool> wait_for_saves(const std::filesystem::path& root, std::chrono::mill
     // The new directories first: a commit moves a save from a new directory into a directory of the list.
     const bool has_whole = has_whole_save_in_flight(root);
     CAIRN_TRY_ASSIGN(const std::optional<CheckpointDirectories> directories, checkpoint_directories(root));
-    const bool has_other = directories && std::any_of(directories->begin(), directories->end(), has_save_in_flight);
-    if (!has_whole && !has_other) return true;
+    const bool waits = has_whole || (directories && std::ranges::any_of(*directories, has_save_in_flight));
+    if (!waits) return true;
     if (std::chrono::steady_clock::now() - start >= wait_max) return false;
   }
 }

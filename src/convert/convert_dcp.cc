@@ -19,6 +19,7 @@
 #include "save/save_calls.h"
 #include "save/save_items.h"
 #include "save_plan/catalog_builder.h"
+#include "save_plan/local_plans.h"
 
 namespace cairn::checkpointer {
 namespace {
@@ -227,13 +228,6 @@ std::vector<FileContent> divide(const ConvertJob& job, Items& items) {
   return files;
 }
 
-const SharedExtents& strides_of_item(const ItemSource& source) {
-  static const SharedExtents none;
-  if (source.tensor != nullptr) return source.tensor->traits.strides;
-  const auto* const serialized = std::get_if<SerializedTensor>(&source.entry->content);
-  return serialized == nullptr ? none : serialized->strides;
-}
-
 Result<plan::LocalItem> describe_item(const ItemSource& source, ExtentsTable& strides) {
   manifest::TrailerItem described;
   CAIRN_TRY(data_file::describe(source, described));
@@ -244,7 +238,7 @@ Result<plan::LocalItem> describe_item(const ItemSource& source, ExtentsTable& st
                                                                               : plan::LocalItem::Kind::kTensor;
   item.dtype = described.dtype;
   item.requires_grad = described.requires_grad;
-  if (const SharedExtents& recorded = strides_of_item(source)) item.strides = strides.number_of(*recorded);
+  if (const Extents* recorded = save_plan::strides_of(source)) item.strides = strides.number_of(*recorded);
   item.shape = described.global_shape;
   item.box = described.box;
   return item;

@@ -12,7 +12,6 @@
 // failure mark, which the writers of the remaining ranks read.
 #include "save/directory_save.h"
 
-#include <system_error>
 #include <unordered_map>
 #include <utility>
 
@@ -28,17 +27,10 @@
 #include "save/agreed_plan.h"
 #include "save/option_checks.h"
 #include "save/staged_plan.h"
+#include "storage/open_directory.h"
 
 namespace cairn::checkpointer {
 namespace {
-
-// Absolute. A link at the name is followed: the commit replaces the directory that the link leads to.
-std::filesystem::path resolved(const std::filesystem::path& directory) {
-  std::error_code failed;
-  std::filesystem::path path = std::filesystem::weakly_canonical(std::filesystem::absolute(directory, failed), failed);
-  if (failed) path = std::filesystem::absolute(directory);
-  return path.has_filename() ? path : path.parent_path();
-}
 
 Result<void> check_file_name(const std::string& name) {
   CAIRN_TRY(storage::check_name(name));
@@ -52,7 +44,8 @@ Result<void> check_file_name(const std::string& name) {
 DirectorySave::DirectorySave(const AsyncSaveResources& resources, const std::filesystem::path& directory,
                              const AsyncSaveOptions& options)
     : resources_(resources),
-      directory_(resolved(directory)),
+      // A link at the name is followed: the commit replaces the directory that the link leads to.
+      directory_(storage::resolved(directory)),
       options_(options),
       ranks_(options.save.collectives, options.save.coordinator_rank),
       place_(place_of(options.save, ranks_)) {}

@@ -56,12 +56,6 @@ bool is_at_origin(std::span<const std::int64_t> offsets) {
   return std::ranges::all_of(offsets, [](std::int64_t offset) { return offset == 0; });
 }
 
-const Extents* strides_of(const ItemSource& source) {
-  if (source.tensor != nullptr) return source.tensor->traits.strides.get();
-  const auto* const serialized = std::get_if<SerializedTensor>(&source.entry->content);
-  return serialized == nullptr ? nullptr : serialized->strides.get();
-}
-
 Form form_of(const TrailerItem& item) {
   if (item.kind == TrailerItem::Kind::kValue) return Form::kValue;
   const auto offsets = item.box.offsets().span();
@@ -170,6 +164,12 @@ Result<void> check_strides(const ItemSource& source) {
 }
 
 }  // namespace
+
+const Extents* strides_of(const data_file::ItemSource& source) {
+  if (source.tensor != nullptr) return source.tensor->traits.strides.get();
+  const auto* const serialized = std::get_if<SerializedTensor>(&source.entry->content);
+  return serialized == nullptr ? nullptr : serialized->strides.get();
+}
 
 Result<std::string> encode_local_plan(std::span<const ItemSource> items, const LocalPlanOptions& options) {
   std::string message;

@@ -29,6 +29,8 @@ struct LocalPlanOptions {
   bool names_taken = false;  // this rank's directory, maybe not the coordinator's, already holds a file of DCP's name
 };
 Result<std::string> encode_local_plan(std::span<const data_file::ItemSource> items, const LocalPlanOptions& options);
+// The strides of the item that the metadata is to record; null: none.
+const Extents* strides_of(const data_file::ItemSource& source);
 // A message of encode_local_plan() without `names_taken`, on which no plan depends.
 std::string_view items_of_message(std::string_view local_plan);
 

@@ -51,6 +51,13 @@ Result<std::optional<std::vector<fs::path>>> directories_in(const fs::path& root
   return std::optional(std::move(found));
 }
 
+fs::path resolved(const fs::path& directory) {
+  std::error_code failed;
+  fs::path path = fs::weakly_canonical(fs::absolute(directory, failed), failed);
+  if (failed) path = fs::absolute(directory);
+  return path.has_filename() ? path : path.parent_path();
+}
+
 std::vector<std::string> directories_named(const fs::path& root, std::string_view prefix) {
   std::vector<std::string> found;
   const Result<std::unique_ptr<Storage>> storage = open_directory(root);

@@ -24,6 +24,9 @@ Result<std::unique_ptr<Storage>> open_directory(const std::filesystem::path& dir
 Result<std::unique_ptr<Storage>> make_directory(const std::filesystem::path& directory,
                                                 std::optional<mode_t> umask = std::nullopt);
 
+// The absolute path of a directory, which may be missing, with the links followed and without a "/" at the end.
+std::filesystem::path resolved(const std::filesystem::path& directory);
+
 // The directories in `root`, including links to directories and links to nothing, which may have led to directories.
 // Nullopt if `root` is missing; kInvalidArgument if `root` is not a directory.
 Result<std::optional<std::vector<std::filesystem::path>>> directories_in(const std::filesystem::path& root);

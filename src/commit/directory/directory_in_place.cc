@@ -77,13 +77,19 @@ Result<std::unique_ptr<storage::Storage>> open_in_place(const storage::Storage& 
 
 }  // namespace
 
-Result<DirectoryInPlace> look_at_directory(const storage::Storage& parent, const std::string& name,
-                                           RanksInPlace ranks) {
+Result<DirectoryInPlace> look_at_directory(const storage::Storage& parent, const std::string& name) {
+  CAIRN_TRY_ASSIGN(std::unique_ptr<storage::Storage> storage, open_in_place(parent, name));
+  if (!storage) return DirectoryInPlace();
+  CAIRN_TRY_ASSIGN(DirectoryInPlace now, look_into_directory(*storage, name, RanksInPlace::kAll));
+  now.storage = std::move(storage);
+  return now;
+}
+
+Result<DirectoryInPlace> look_into_directory(const storage::Storage& directory, const std::string& name,
+                                             RanksInPlace ranks) {
   DirectoryInPlace now;
-  CAIRN_TRY_ASSIGN(now.storage, open_in_place(parent, name));
-  if (!now.storage) return now;
-  CAIRN_TRY_ASSIGN(now.record, read_metadata_in_place(*now.storage, std::string(kDirectoryRecordName)));
-  CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> listed, now.storage->list());
+  CAIRN_TRY_ASSIGN(now.record, read_metadata_in_place(directory, std::string(kDirectoryRecordName)));
+  CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> listed, directory.list());
   std::unordered_set<std::string, SeededHash> recorded{std::string(kDirectoryRecordName)};
   if (now.record.record) {
     for (const manifest::CommitRecord::File& file : now.record.record->files) recorded.insert(file.name);

@@ -15,7 +15,7 @@
 namespace cairn::commit {
 
 struct DirectoryInPlace {
-  std::unique_ptr<storage::Storage> storage;  // null if there is no directory
+  std::unique_ptr<storage::Storage> storage;  // of look_at_directory(); null if there is no directory
   MetadataInPlace record;                     // of `.cairn-record`
   std::vector<std::string> files;             // all regular files but the lock file, sorted
   std::vector<std::string> private_folders;   // of Cairn's saves
@@ -30,14 +30,16 @@ struct DirectoryInPlace {
 // removal would lose: kInvalidArgument; kUnavailable for a pinned checkpoint. Of a directory with a record, the
 // recorded files are the checkpoint's; else the names must be those of torch_checkpointing's default layout.
 // kInvalidArgument if the name is that of a file or a link.
-// kSome: the files of some ranks may be missing, as after a removal or a withdrawal that was killed.
+Result<DirectoryInPlace> look_at_directory(const storage::Storage& parent, const std::string& name);
+// As look_at_directory(), of an opened directory, which errors call `name`. kSome: the files of some ranks may be
+// missing, as after a removal or a withdrawal that was killed.
 enum class RanksInPlace : std::uint8_t { kAll, kSome };
-Result<DirectoryInPlace> look_at_directory(const storage::Storage& parent, const std::string& name,
-                                           RanksInPlace ranks = RanksInPlace::kAll);
+Result<DirectoryInPlace> look_into_directory(const storage::Storage& directory, const std::string& name,
+                                             RanksInPlace ranks);
 
-// Removes the files and private folders of `old` from `directory`, the storage of `old`, and then the folder, which has
-// the name `name` in `parent` now. Files that came later stay, with the folder. Adds a warning for each file that could
-// not be removed, and for files that stay.
+// Removes the files and private folders that `old` names from `directory`, and then the folder, which has the name
+// `name` in `parent` now. Files that came later stay, with the folder. Adds a warning for each file that could not be
+// removed, and for files that stay.
 void remove_old_directory(storage::Storage& parent, const std::string& name, storage::Storage& directory,
                           const DirectoryInPlace& old, std::vector<std::string>& warnings);
 

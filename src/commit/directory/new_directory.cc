@@ -32,15 +32,13 @@ bool has_run_out_in(const storage::Storage& directory, const std::string& folder
 }
 
 // `opened`: the new directory. Errors are those of the storage.
-Result<bool> is_dead_directory(storage::Storage& parent, storage::Storage& opened, const NewDirectory& directory,
-                               Removal removal) {
+Result<bool> is_dead_directory(RemovalLog& parent, RemovalLog& opened, const NewDirectory& directory) {
   const std::string folder = folder_of(directory.save_id);
   const Result<void> joined = opened.join_folder(folder);
   if (joined) {
     CAIRN_TRY_ASSIGN(const bool run_out, lease_has_run_out(opened, folder, StorageClock::of_this_host()));
-    if (run_out && removal == Removal::kTry) return true;
+    if (run_out && opened.tries()) return true;  // the storage's clock would touch a file
     if (run_out) return lease_has_run_out(opened, folder, StorageClock::in_folder(opened, folder));
-    if (removal == Removal::kTry) return false;
     // Both calls succeed only for empty folders: the save was killed before it had a lease, or makes both again.
     if (opened.remove_folder(folder)) (void)parent.remove_folder(name_of_new_directory(directory));
     return false;
@@ -92,12 +90,9 @@ void remove_all_files(storage::Storage& parent, const std::string& name, storage
 // Removes the files that are of a checkpoint in the form of torch_checkpointing. Any other file stays, with a warning.
 void remove_replaced_files(storage::Storage& parent, const std::string& name, storage::Storage& opened,
                            std::vector<std::string>& warnings) {
-  const Result<DirectoryInPlace> old = look_at_directory(parent, name, RanksInPlace::kSome);
-  if (!old) {
-    warnings.emplace_back(old.error().what());
-  } else if (old->storage) {
-    remove_old_directory(parent, name, opened, *old, warnings);
-  }
+  const Result<DirectoryInPlace> old = look_into_directory(opened, name, RanksInPlace::kSome);
+  if (old) return remove_old_directory(parent, name, opened, *old, warnings);
+  if (old.error().code() != ErrorCode::kNotFound) warnings.emplace_back(old.error().what());  // else: removed meanwhile
 }
 
 // Under the lock of `opened`, which had the name of the new directory, unless another process holds the lock.
@@ -185,7 +180,7 @@ RemovedSaves remove_if_dead(storage::Storage& parent, const NewDirectory& direct
   if (!opened) return explain(opened.error()), removed;
   RemovalLog parent_log(parent, removal);
   RemovalLog log(**opened, removal);
-  const Result<bool> is_dead = is_dead_directory(parent_log, log, directory, removal);
+  const Result<bool> is_dead = is_dead_directory(parent_log, log, directory);
   if (!is_dead) return explain(is_dead.error()), removed;
   if (!*is_dead) return removed;
   remove_dead_directory(parent_log, log, directory, removed.problems);
