@@ -19,11 +19,12 @@ import torch
 import torch.distributed as dist
 from fsdp_training import join_ranks
 from same import assert_same
+from tiny_llama import tiny_llama
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 import cairn
 
@@ -32,17 +33,7 @@ TRAINING_RANKS = 4
 
 def make_model(seed: int) -> LlamaForCausalLM:
     torch.manual_seed(seed)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=64,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=16,
-        )
-    )
+    return tiny_llama()
 
 
 def sharded(model: LlamaForCausalLM) -> LlamaForCausalLM:

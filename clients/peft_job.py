@@ -14,27 +14,17 @@ import torch.distributed.checkpoint as dcp
 import trial
 from fsdp_training import join_ranks, local_copies
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from tiny_llama import TOKENS, tiny_llama
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from transformers import LlamaConfig, LlamaForCausalLM
 
-TOKENS = 16
 SEED_OF_THE_BASE = 99
 
 
 def make_model(seed: int) -> Any:
     torch.manual_seed(SEED_OF_THE_BASE)
-    config = LlamaConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=TOKENS,
-    )
-    base = LlamaForCausalLM(config)
+    base = tiny_llama()
     torch.manual_seed(seed)
     adapters = LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM")
     model = get_peft_model(base, adapters)

@@ -8,10 +8,9 @@ import trial
 from accelerate.state import PartialState
 from accelerate.utils import DistributedType
 from fsdp_training import join_ranks, local_copies
+from tiny_llama import TOKENS, tiny_llama
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
-
-TOKENS = 16
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 
 class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
@@ -50,17 +49,7 @@ class TransformersJob:
 
     def _run(self, steps: int, save_to: Path | None) -> None:
         torch.manual_seed(self._seed)
-        model = LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=64,
-                hidden_size=32,
-                intermediate_size=64,
-                num_hidden_layers=2,
-                num_attention_heads=4,
-                num_key_value_heads=2,
-                max_position_embeddings=TOKENS,
-            )
-        )
+        model = tiny_llama()
         arguments = self.arguments_class(
             output_dir=str(save_to or "unused"),
             use_cpu=True,

@@ -6,7 +6,6 @@ Python the packages of python_packages.txt come from PyPI.
 """
 
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -18,6 +17,9 @@ from cuda_stubs import make_stubs
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
+sys.path.append(str(ROOT / "tools"))
+from found_pythons import find_python  # noqa: E402
+
 ENVIRONMENTS = ROOT / "build" / "compat"
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 
@@ -43,13 +45,11 @@ def _link_tool(folder: Path) -> None:
     tool.symlink_to(ROOT / "build/release/bin/cairn")
 
 
-def find_python(release: str) -> Path:
-    """Returns an interpreter of pyenv or PATH, or a newer one."""
-    found = shutil.which(f"python{release}")
-    candidates = [*sorted(Path.home().glob(f".pyenv/versions/{release}.*/bin/python")), *([found] if found else [])]
-    for candidate in candidates:
-        if subprocess.run([candidate, "-c", "import venv"], check=False).returncode == 0:
-            return Path(candidate)
+def python_of(release: str) -> Path:
+    """Returns an interpreter of this machine, or a newer one."""
+    found = find_python(release, "venv")
+    if found is not None:
+        return found
     if release in newer_pythons.RELEASES:
         return newer_pythons.newer_python(release, ROOT / "build/pythons")
     sys.exit(f"this machine has no Python {release}: neither in pyenv nor in PATH")
@@ -69,7 +69,7 @@ def _environment_of_venv(folder: Path, version: str) -> Path:
 
 
 def _environment_of_release(folder: Path, version: str, release: str) -> Path:
-    subprocess.run([find_python(release), "-m", "venv", "--without-pip", "--clear", folder], check=True)
+    subprocess.run([python_of(release), "-m", "venv", "--without-pip", "--clear", folder], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "cairn-dev.pth").write_text(f"{ROOT / 'build/release/python'}\n")
     platforms = [word for name in PLATFORMS for word in ("--platform", name)]

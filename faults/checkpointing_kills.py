@@ -7,14 +7,13 @@ is never a problem of Cairn's.
 
 import random
 import signal
-import statistics
 import time
 from pathlib import Path
 from typing import cast
 
 import descendants
 from checkpointing_saves import DEEDS, step_of_directory
-from job import Job, require_success
+from job import Job, require_success, typical_seconds
 from orders import Whom
 from tally import Problem, Tally
 
@@ -90,15 +89,9 @@ def _save(directory: Path, deed: str, step: int) -> None:
 
 def _typical_seconds(directory: Path, deed: str) -> float:
     directory.parent.mkdir(parents=True, exist_ok=True)
-    seconds = []
-    with Job(RANKS) as job:
-        for step in range(1, 7):
-            job.start(deed, directory, step)
-            replies = job.await_all()
-            require_success(replies, "a save")
-            seconds.append(max(reply.ended - reply.begun for reply in replies))
+    seconds = typical_seconds(RANKS, deed, directory)
     descendants.await_none()
-    return statistics.median(seconds[1:])
+    return seconds
 
 
 def _what_is_left(directory: Path) -> str:

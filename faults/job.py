@@ -10,6 +10,7 @@ import select
 import shutil
 import signal
 import socket
+import statistics
 import tempfile
 import time
 from collections import Counter
@@ -188,6 +189,18 @@ def _require_no_threads() -> None:
         if time.monotonic() > until:
             raise RuntimeError("a process with threads can't be forked safely")
         time.sleep(0.001)
+
+
+def typical_seconds(ranks: int, do: str, directory: Path) -> float:
+    """Returns the typical seconds of an overwrite, by a job that has saved before."""
+    seconds = []
+    with Job(ranks) as job:
+        for step in range(1, 7):
+            job.start(do, directory, step)
+            replies = job.await_all()
+            require_success(replies, f"'{do}'")
+            seconds.append(max(reply.ended - reply.begun for reply in replies))
+    return statistics.median(seconds[1:])
 
 
 def require_success(replies: list[Reply], what: str) -> None:

@@ -4,11 +4,10 @@ A result of this module is never a problem of Cairn's.
 """
 
 import random
-import statistics
 import time
 from pathlib import Path
 
-from job import Job, require_success
+from job import Job, require_success, typical_seconds
 from kills import RANKS
 from state import step_of, whole
 from tally import Problem, Tally
@@ -19,7 +18,7 @@ _SAVE = "save with torch"
 
 def overwrites(folder: Path, tally: Tally, seed: int, indices: range) -> None:
     """Kills a random rank at a random moment of an overwrite by stock torch, with the state of Cairn's kills."""
-    typical = _typical_seconds(folder / "measured")
+    typical = typical_seconds(RANKS, _SAVE, folder / "measured")
     for index in indices:
         tally.tried += 1
         chance = random.Random(f"{seed} {index}")
@@ -36,18 +35,6 @@ def overwrites(folder: Path, tally: Tally, seed: int, indices: range) -> None:
             if reply is not None and not reply.ok:
                 tally.error(reply.kind, max(reply.ended - struck_at, 0))
         tally.found[_what_is_left(directory)] += 1
-
-
-def _typical_seconds(directory: Path) -> float:
-    """Returns the typical seconds of an overwrite, by a job that has saved before."""
-    seconds = []
-    with Job(RANKS) as job:
-        for step in range(1, 7):
-            job.start(_SAVE, directory, step)
-            replies = job.await_all()
-            require_success(replies, "a save by stock torch")
-            seconds.append(max(reply.ended - reply.begun for reply in replies))
-    return statistics.median(seconds[1:])
 
 
 def _what_is_left(directory: Path) -> str:

@@ -22,6 +22,9 @@ from email.parser import Parser
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "tools"))
+from found_pythons import find_python  # noqa: E402
+
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 GLIBC_MAX = (2, 34)
 SHARED_LIBRARIES = {"libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6", "ld-linux-x86-64.so.2"}
@@ -55,17 +58,6 @@ def run(*command: str | Path, environment: dict[str, str] | None = None, cwd: Pa
     if done.returncode != 0:
         sys.exit(f"FAILED: {' '.join(words)}\n{done.stdout[-6000:]}{done.stderr[-6000:]}")
     return done.stdout
-
-
-def find_python(version: str) -> Path | None:
-    candidates = [
-        *sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python")),
-        shutil.which(f"python{version}"),
-    ]
-    for candidate in candidates:
-        if candidate and subprocess.run([candidate, "-c", "import venv, ensurepip"], check=False).returncode == 0:
-            return Path(candidate)
-    return None
 
 
 def check_wheel(wheel: Path) -> None:
@@ -134,7 +126,10 @@ def main() -> None:
     check_wheel(wheel)
     print(f"{wheel.name}: tag, contents, metadata and needed libraries are as they should be")
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
-    pythons = {version: find_python(version) for version in (own, *(each for each in PYTHONS if each != own))}
+    pythons = {
+        version: find_python(version, "venv, ensurepip")
+        for version in (own, *(each for each in PYTHONS if each != own))
+    }
     with tempfile.TemporaryDirectory(prefix="cairn-wheel-") as folder:
         scratch = Path(folder)
         shutil.copy(ROOT / "packaging/installed_use.py", scratch)
