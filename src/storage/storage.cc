@@ -3,6 +3,24 @@
 #include <algorithm>
 
 namespace cairn::storage {
+namespace {
+
+Error no_conditions(std::string_view name) {
+  return Error(ErrorCode::kUnsupported, "the storage has no conditional writes").file(name);
+}
+
+}  // namespace
+
+Result<TaggedContent> Storage::read_tagged(std::string_view name, std::uint64_t /*bytes_max*/) const {
+  return no_conditions(name);
+}
+Result<WriteOutcome> Storage::write_if(std::string_view name, std::string_view /*bytes*/,
+                                       const WriteCondition& /*condition*/) {
+  return no_conditions(name);
+}
+Result<WriteOutcome> Storage::remove_if(std::string_view name, const std::string& /*tag*/) {
+  return no_conditions(name);
+}
 
 Result<std::string> read_small(const Storage& storage, std::string_view name, std::uint64_t bytes_max,
                                bool follow_links) {

@@ -20,6 +20,7 @@
 
 #include "core/byte_source.h"
 #include "os/parallel.h"
+#include "storage/conditional_write.h"
 
 namespace cairn::storage {
 
@@ -159,6 +160,15 @@ class Storage {
   virtual Result<void> exchange_folders(std::string_view one, std::string_view two) = 0;
   // Whether exchange_folders() works in this directory: exchanges two folders that it makes and removes.
   virtual Result<bool> can_exchange_folders() = 0;
+
+  // Whether the storage has publish(), replace() and the moves of folders. Without: each file is created with its final
+  // name, which appears with WritableFile::finish(); a save commits by write_if(); lock() returns null.
+  virtual bool has_rename() const { return true; }
+  // Only of a storage without has_rename(); kUnsupported otherwise. Reads a small file, replaces or creates a small
+  // file if the condition holds, and removes a file of the tag. kNotFound: read_tagged() found no file.
+  virtual Result<TaggedContent> read_tagged(std::string_view name, std::uint64_t bytes_max) const;
+  virtual Result<WriteOutcome> write_if(std::string_view name, std::string_view bytes, const WriteCondition& condition);
+  virtual Result<WriteOutcome> remove_if(std::string_view name, const std::string& tag);
 };
 
 // Reads a small file in one call; kCorrupt if the file is larger than `bytes_max`. Follows links only with

@@ -208,6 +208,22 @@ Result<bool> WatchedStorage::can_exchange_folders() {
   return storage_->can_exchange_folders();
 }
 
+Result<TaggedContent> WatchedStorage::read_tagged(std::string_view name, std::uint64_t bytes_max) const {
+  const Call call(*watch_, Kind::kNames, "reading", full_name(name));
+  return storage_->read_tagged(name, bytes_max);
+}
+
+Result<WriteOutcome> WatchedStorage::write_if(std::string_view name, std::string_view bytes,
+                                              const WriteCondition& condition) {
+  const Call call(*watch_, Kind::kSync, "writing", name);
+  return storage_->write_if(name, bytes, condition);
+}
+
+Result<WriteOutcome> WatchedStorage::remove_if(std::string_view name, const std::string& tag) {
+  const Call call(*watch_, Kind::kNames, "removing", name);
+  return storage_->remove_if(name, tag);
+}
+
 Result<std::unique_ptr<Storage>> open_watched(const std::function<Result<std::unique_ptr<Storage>>()>& open,
                                               const std::shared_ptr<OperationWatch>& watch, const std::string& name,
                                               const std::filesystem::path& directory) {

@@ -43,6 +43,11 @@ class WatchedStorage final : public Storage {
   Result<void> move_folder(std::string_view from, std::string_view to) override;
   Result<void> exchange_folders(std::string_view one, std::string_view two) override;
   Result<bool> can_exchange_folders() override;
+  bool has_rename() const override { return storage_->has_rename(); }
+  Result<TaggedContent> read_tagged(std::string_view name, std::uint64_t bytes_max) const override;
+  Result<WriteOutcome> write_if(std::string_view name, std::string_view bytes,
+                                const WriteCondition& condition) override;
+  Result<WriteOutcome> remove_if(std::string_view name, const std::string& tag) override;
 
  private:
   std::string full_name(std::string_view name) const { return (directory_ / name).string(); }

@@ -44,6 +44,17 @@ class ViewStorage : public Storage {
     return storage_.exchange_folders(one, two);
   }
   Result<bool> can_exchange_folders() override { return storage_.can_exchange_folders(); }
+  bool has_rename() const override { return storage_.has_rename(); }
+  Result<TaggedContent> read_tagged(std::string_view name, std::uint64_t bytes_max) const override {
+    return storage_.read_tagged(name, bytes_max);
+  }
+  Result<WriteOutcome> write_if(std::string_view name, std::string_view bytes,
+                                const WriteCondition& condition) override {
+    return storage_.write_if(name, bytes, condition);
+  }
+  Result<WriteOutcome> remove_if(std::string_view name, const std::string& tag) override {
+    return storage_.remove_if(name, tag);
+  }
 
  private:
   Storage& storage_;
