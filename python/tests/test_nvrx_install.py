@@ -96,6 +96,20 @@ PROGRAMS = {
         assert core.AsyncCallsQueue.__module__.startswith("nvidia_resiliency_ext")
         assert dcp.save is not cairn.save
     """,
+    "after a save of NVRx's": """
+        queues = [module("filesystem_async")._get_write_results_queue()]
+        import cairn.nvrx
+        cairn.nvrx.install()
+        check(ours=True)
+        cairn.nvrx.uninstall()
+        places = [
+            (name, attribute)
+            for name, loaded in list(sys.modules.items())
+            for attribute, value in list(getattr(loaded, "__dict__", {}).items())
+            if value is queues[0]
+        ]
+        assert places == [(module("filesystem_async").__name__, "_results_queue")], places
+    """,
 }
 
 
@@ -103,7 +117,7 @@ PROGRAMS = {
 def test_install(tmp_path: Path, order: str) -> None:
     if order != "without NVRx":
         pytest.importorskip("nvidia_resiliency_ext.checkpointing.async_ckpt.core")
-    body = "\n".join(line.removeprefix("        ") for line in PROGRAMS[order].splitlines())
+    body = "\n".join(line.removeprefix("    ") for line in PROGRAMS[order].splitlines())
     program = tmp_path / "program.py"
-    program.write_text(PRELUDE + body)
+    program.write_text(f'{PRELUDE}\nif __name__ == "__main__":{body}')  # NVRx's queue spawns a process
     subprocess.run([sys.executable, program], check=True, timeout=120)

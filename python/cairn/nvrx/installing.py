@@ -95,7 +95,9 @@ def uninstall() -> None:
     for (name, attribute), theirs in (state.references | originals).items():
         if name in sys.modules:
             vars(sys.modules[name])[attribute] = theirs
-    dcp_installing.replace_references({id(ours): theirs for theirs, ours in state.replaced.values()})
+    # Cairn's `_results_queue` is None, which modules hold under many other names too.
+    named = {id(ours): theirs for theirs, ours in state.replaced.values() if ours is not None}
+    dcp_installing.replace_references(named)
     for name in state.made:
         sys.modules.pop(name, None)
     package = sys.modules.get(_NVRX)
