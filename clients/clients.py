@@ -35,7 +35,7 @@ from layered_environment import layered_environment  # noqa: E402
 ENVIRONMENTS = ROOT / "build" / "clients"
 RESULTS = ROOT / "docs" / "measurements" / "clients.json"
 RANKS = 2
-HANG_SECONDS = 600  # ranks that wait for each other never end
+HANG_SECONDS = 1800  # for a job: ranks that wait for each other never end, and a busy machine is slow
 
 
 def names() -> list[str]:
