@@ -94,6 +94,8 @@ def build_wheel(source: Path, isal: Path) -> Path:
         environment={
             "CCACHE_BASEDIR": str(source),
             "CCACHE_NOHASHDIR": "1",
+            # The name in the release build: ccache compares names, and the Python may prefer g++.
+            "CXX": os.environ.get("CXX", "c++"),
             "CMAKE_BUILD_PARALLEL_LEVEL": str(len(os.sched_getaffinity(0))),
         },
     )
