@@ -14,11 +14,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "os/parallel.h"
 #include "storage/conditional_write.h"
 
 namespace cairn::storage {
@@ -33,7 +36,8 @@ struct ObjectVersion {
 struct UploadedPart {
   std::uint32_t number = 0;  // from 1
   std::string tag;
-  std::uint32_t crc32 = 0;  // of the part's bytes
+  std::uint64_t size = 0;              // bytes
+  std::optional<std::uint32_t> crc32;  // of the part's bytes; nullopt: the store did not tell
 };
 
 struct ListedObject {
@@ -104,6 +108,10 @@ class ObjectStore {
   // page with the token `next`. With `by_folder`, keys with a '/' behind the prefix appear as their folder alone.
   virtual Result<ObjectPage> list(std::string_view prefix, bool by_folder, std::string_view next = {},
                                   std::uint32_t count_max = 1000) = 0;
+
+  // From now on calls fail with kCancelled while `stop` is set, and running calls end within about a second. Null:
+  // none.
+  virtual void set_stop(std::shared_ptr<const os::StopFlag> /*stop*/) {}
 
   // The time by the clock of the store, from the Date of the last answer: seconds since the epoch. Asks the store if
   // it has not answered yet.
