@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/checksum.h"
+#include "storage/bucket/condition_probe.h"
 #include "storage/bucket/s3_client.h"
 
 namespace cairn::storage {
@@ -102,6 +103,13 @@ TEST_F(LiveStore, KeepsTheConditionsOfRemovals) {
   EXPECT_EQ(store_->remove_if(key, first->tag)->kind, WriteOutcome::Kind::kRefused);
   EXPECT_EQ(store_->remove_if(key, second->tag)->kind, WriteOutcome::Kind::kWritten);
   EXPECT_EQ(store_->describe(key).error().code(), ErrorCode::kNotFound);
+}
+
+TEST_F(LiveStore, ShowsItsConditions) {
+  const Result<StoreConditions> conditions = probe_conditions(*store_, prefix_);
+  ASSERT_TRUE(conditions) << conditions.error().what();
+  EXPECT_TRUE(conditions->of_writes);
+  EXPECT_TRUE(conditions->of_removals);
 }
 
 TEST_F(LiveStore, JoinsThePartsOfAnUpload) {

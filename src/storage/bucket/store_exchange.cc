@@ -242,6 +242,8 @@ Error StoreExchange::error_of(const StoreReply& reply, std::string_view doing) c
   if (status == 404) {
     code = ErrorCode::kNotFound;
     if (reply.fault.code == "NoSuchBucket") expected = "a bucket of this name";
+  } else if (status == 501) {
+    code = ErrorCode::kUnsupported;
   } else if (is_any_of(reply.fault.code, kFull) || status == 507) {
     code = ErrorCode::kNoSpace;
   } else if (is_any_of(reply.fault.code, kDamaged)) {
