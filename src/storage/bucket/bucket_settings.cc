@@ -18,14 +18,6 @@ bool is_host_name(std::string_view text) {
   });
 }
 
-// Whether the address is a number or the host itself: no name for a bucket can be put before it.
-bool has_no_subdomains(std::string_view host) {
-  if (!host.empty() && host.front() == '[') return true;
-  const std::string_view name = host.substr(0, host.find(':'));
-  if (name == "localhost") return true;
-  return std::all_of(name.begin(), name.end(), [](char c) { return (c >= '0' && c <= '9') || c == '.'; });
-}
-
 bool is_authority(std::string_view host) {
   std::string_view name = host;
   if (!host.empty() && host.front() == '[') {
@@ -96,8 +88,8 @@ Result<void> set_style(BucketSettings& settings, const BucketAddress& address, c
   if (!style || *style == "auto") {
     // A bucket with dots does not fit the certificate *.s3.amazonaws.com; a server of one's own seldom has names of
     // buckets in the domain name system.
-    const bool is_path =
-        settings.is_endpoint_given || has_no_subdomains(settings.host) || address.bucket.find('.') != std::string::npos;
+    const bool is_amazon = settings.host.find(".amazonaws.com") != std::string::npos;
+    const bool is_path = !is_amazon || address.bucket.find('.') != std::string::npos;
     settings.style = is_path ? AddressingStyle::kPath : AddressingStyle::kVirtual;
     return {};
   }

@@ -28,14 +28,14 @@ enum class AddressingStyle : std::uint8_t {
 };
 
 struct BucketSettings {
-  std::string scheme_and_host;  // "https://s3.us-east-1.amazonaws.com", with the port if given, without bucket
-  std::string host;             // "s3.us-east-1.amazonaws.com", with the port if given
-  std::string path;             // of the endpoint: empty or "/storage/v1/s3", in percent encoding
+  std::string scheme_and_host = {};  // "https://s3.us-east-1.amazonaws.com", with the port if given, without bucket
+  std::string host = {};             // "s3.us-east-1.amazonaws.com", with the port if given
+  std::string path = {};             // of the endpoint: empty or "/storage/v1/s3", in percent encoding
   AddressingStyle style = AddressingStyle::kPath;
-  std::string region;
+  std::string region = {};
   bool is_endpoint_given = false;  // by the user: the host does not follow from the region
   bool has_checksums = true;       // uploads carry their CRC-32
-  std::string ca_file;             // empty: the certificates of the system
+  std::string ca_file = {};        // empty: the certificates of the system
 };
 
 // The settings for the bucket. kInvalidArgument names a setting that is not understood.

@@ -55,7 +55,7 @@ class LiveStore : public testing::Test {
   std::string prefix_;
 };
 
-TEST_F(LiveStore, KeepsAnObjectAsItWasWritten) {
+TEST_F(LiveStore, KeepsAnObjectAsWritten) {
   const std::string key = prefix_ + "a b+c%d/\xc3\xa9'(x)!*&=;@$,~";
   const Result<WriteOutcome> written = store_->write(key, bytes_of("some bytes"));
   ASSERT_TRUE(written) << written.error().what();

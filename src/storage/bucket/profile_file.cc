@@ -8,6 +8,7 @@ namespace cairn::storage {
 namespace {
 
 constexpr std::size_t kProfileFileBytesMax = 1 << 20;
+constexpr std::size_t kNameBytesMax = 64;
 
 std::string_view stripped(std::string_view text) {
   const std::size_t begin = text.find_first_not_of(" \t\r");
@@ -70,6 +71,7 @@ Result<ProfileSections> parse_profile_file(std::string_view text, const std::str
     const std::size_t equals = content.find('=');
     if (section == nullptr || equals == std::string_view::npos) return bad_line(file, number);
     const std::string name(stripped(content.substr(0, equals)));
+    if (name.empty() || name.size() > kNameBytesMax) return bad_line(file, number);  // nested names repeat the parent's
     const std::string value(without_remark(content.substr(equals + 1)));
     const bool is_nested = (line.front() == ' ' || line.front() == '\t') && !parent.empty();
     if (!is_nested) parent = value.empty() ? name : "";

@@ -267,7 +267,7 @@ TEST_F(BrokenStore, MayHaveNoRemovalOfBatches) {
   EXPECT_EQ(store_->list("", false)->objects.size(), 0u);
 }
 
-TEST_F(BrokenStore, ShowsThatItIgnoresConditions) {
+TEST_F(BrokenStore, ShowsIgnoredConditions) {
   server_.keeps_conditions = false;
   open();
   const Result<StoreConditions> conditions = probe_conditions(*store_, "p/");
@@ -331,7 +331,7 @@ TEST_F(BrokenStore, ShowsNoKeyInErrors) {
   EXPECT_NE(text.find("SignatureDoesNotMatch"), std::string::npos) << text;
 }
 
-TEST_F(BrokenStore, ServesManyThreadsOverKeptConnections) {
+TEST_F(BrokenStore, ServesThreadsOverOldSockets) {
   open();
   constexpr int kThreads = 4;
   constexpr int kWrites = 20;
