@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cairn/async_checkpointer.h>  // IWYU pragma: export
+#include <cairn/bucket_url.h>          // IWYU pragma: export
 #include <cairn/catalog.h>             // IWYU pragma: export
 #include <cairn/checkpoint.h>          // IWYU pragma: export
 #include <cairn/collectives.h>         // IWYU pragma: export

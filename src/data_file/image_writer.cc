@@ -20,6 +20,16 @@ namespace {
 // Large enough to keep a device busy with a few segments in flight, small enough for a few segments to take little
 // memory.
 constexpr std::uint64_t kSegmentBytes = 4 * 1024 * 1024;
+// Of a file that is composed in buffers, whose storage prefers larger segments.
+constexpr std::uint64_t kBufferedSegmentBytesMax = 16 * 1024 * 1024;
+// To a storage behind a network, from staged memory: each request waits, and takes no memory.
+constexpr std::size_t kRequestsInFlight = 16;
+
+std::uint64_t segment_bytes_of(const storage::Storage& storage, const ImageFile& file) {
+  const std::uint64_t preferred = storage.preferred_write_bytes(file.image->file_bytes());
+  const bool fits = !file.staged.empty() || preferred <= kBufferedSegmentBytesMax;
+  return preferred != 0 && fits ? preferred : kSegmentBytes;
+}
 
 // The state of a file being written. The thread that takes the first segment creates the file; the thread that writes
 // the last segment finishes the file.
@@ -31,6 +41,8 @@ class FileJob {
         segment_count_((file.image->file_bytes() + segment_bytes - 1) / segment_bytes) {}
 
   std::uint64_t segment_count() const { return segment_count_; }
+  // A segment, followed by the rest of a checksum block.
+  std::uint64_t buffer_bytes() const { return file_.staged.empty() ? segment_bytes_ + kChecksumBlockBytes : 0; }
 
   Result<void> write_segment(storage::Storage& storage, std::uint64_t segment, os::PageBuffer& buffer,
                              const WriteOptions& options) {
@@ -92,11 +104,11 @@ class FileJob {
   Result<void> create(storage::Storage& storage, const WriteOptions& options) {
     // Direct I/O gives a file of a few pages no advantage.
     const bool is_large = file_.image->file_bytes() >= segment_bytes_;
-    CAIRN_TRY_ASSIGN(
-        std::unique_ptr<storage::WritableFile> created,
-        storage.create(file_.name, {.size = file_.image->file_bytes(),
-                                    .direct_io = is_large && options.direct_io,
-                                    .write_back = is_large && options.durability == Durability::kDurable}));
+    CAIRN_TRY_ASSIGN(std::unique_ptr<storage::WritableFile> created,
+                     storage.create(file_.name, {.size = file_.image->file_bytes(),
+                                                 .direct_io = is_large && options.direct_io,
+                                                 .write_back = is_large && options.durability == Durability::kDurable,
+                                                 .rewritten_bytes = file_.image->revised_bytes()}));
     composer_.emplace(*file_.image, segment_bytes_);
     file_out_ = std::move(created);
     return {};
@@ -199,18 +211,19 @@ Result<std::vector<std::uint32_t>> write_images(storage::Storage& storage, const
                                                 const WriteOptions& options) {
   std::vector<std::unique_ptr<FileJob>> jobs;
   std::uint64_t segment_count = 0;
+  std::uint64_t buffer_bytes = 0;
   for (const ImageFile& file : files) {
-    jobs.push_back(std::make_unique<FileJob>(file, kSegmentBytes));
+    jobs.push_back(std::make_unique<FileJob>(file, segment_bytes_of(storage, file)));
+    buffer_bytes = std::max(buffer_bytes, jobs.back()->buffer_bytes());
     segment_count += jobs.back()->segment_count();
     if (jobs.back()->segment_count() == 0) CAIRN_TRY(jobs.back()->write_empty(storage, options));
   }
   SegmentQueue queue(jobs);
-  const std::size_t threads =
-      std::clamp<std::uint64_t>(options.thread_count, 1, std::max<std::uint64_t>(segment_count, 1));
-  const bool all_staged =
-      std::none_of(files.begin(), files.end(), [](const ImageFile& file) { return file.staged.empty(); });
-  // A filled segment is followed by the rest of a checksum block.
-  const std::size_t buffer_bytes = all_staged ? 0 : kSegmentBytes + kChecksumBlockBytes;
+  const bool is_remote = !files.empty() && storage.preferred_write_bytes(files[0].image->file_bytes()) != 0;
+  const bool waits_for_network = is_remote && buffer_bytes == 0;
+  const std::size_t wanted =
+      waits_for_network ? std::max(options.thread_count, kRequestsInFlight) : options.thread_count;
+  const std::size_t threads = std::clamp<std::uint64_t>(wanted, 1, std::max<std::uint64_t>(segment_count, 1));
   const auto write_segments = [&](std::size_t, os::StopFlag& stop) -> Result<void> {
     os::PageBuffer buffer(buffer_bytes);
     while (!stop.is_set()) {

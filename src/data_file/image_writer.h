@@ -49,7 +49,7 @@ struct ImageFile {
 
 struct WriteOptions {
   Durability durability = Durability::kDurable;
-  std::size_t thread_count = 4;
+  std::size_t thread_count = 4;  // more for staged files in a storage behind a network
   bool direct_io = true;
   std::function<bool()> interrupted = {};
   std::atomic<std::uint64_t>* bytes_written = nullptr;  // if set: counts the written bytes
@@ -59,8 +59,8 @@ struct WriteOptions {
 };
 
 // Creates and writes every file, and syncs every file if durable. Returns the trailer checksums in the order of
-// `files`. Memory: a segment of 4 MiB for each thread. On failure some files may exist, unfinished: the caller removes
-// the files.
+// `files`. Memory: a segment of 4 MiB for each thread, of 16 MiB if the storage prefers it. On failure some files may
+// exist, unfinished: the caller removes the files.
 Result<std::vector<std::uint32_t>> write_images(storage::Storage& storage, const std::vector<ImageFile>& files,
                                                 const WriteOptions& options);
 

@@ -13,7 +13,10 @@
 #include "data_file/torch_save_image.h"
 #include "format/safetensors/header.h"
 #include "format/zip/directory.h"
+#include "os/page_buffer.h"
+#include "storage/bucket/bucket_storage.h"
 #include "storage/open_directory.h"
+#include "storage/testing/memory_object_store.h"
 #include "storage/testing/scratch_directory.h"
 
 namespace cairn::data_file {
@@ -162,6 +165,32 @@ TEST_P(ImageWriter, FilledPayloadsMakeAnEqualFile) {
     const auto payload = std::span(file).subspan(absent.image->payload_begin(i), absent.image->payload_length(i));
     EXPECT_TRUE(std::ranges::equal(payload, expected)) << i;
   }
+}
+
+// Of the three ways to give the bytes, to a storage that takes a file in parts.
+TEST_P(ImageWriter, ABucketGetsAnEqualFile) {
+  using Call = storage::MemoryObjectStore::Call;
+  const Case in_memory = make_case(GetParam(), false);
+  const Case absent = make_case(GetParam(), true);
+  ASSERT_TRUE(write_images(*storage_, {{"memory", in_memory.image.get()}}, {}));
+  const std::vector<std::byte> expected = read_all(*storage_, "memory");
+  const auto store = std::make_shared<storage::MemoryObjectStore>();
+  storage::BucketStorage bucket(store, "s3://bucket", "run");
+  ImageFile filled{"filled", absent.image.get()};
+  filled.fill = filler(absent);
+  os::PageBuffer arena(expected.size());
+  std::copy(expected.begin(), expected.end(), arena.data());
+  ImageFile staged{"staged", in_memory.image.get()};
+  staged.staged = arena.span();
+  for (const ImageFile& file : {ImageFile{"memory", in_memory.image.get()}, filled, staged}) {
+    SCOPED_TRACE(file.name);
+    const std::uint64_t parts = store->call_count(Call::kUploadPart);
+    const auto written = write_images(bucket, {file}, {});
+    ASSERT_TRUE(written) << written.error().what();
+    EXPECT_EQ(store->call_count(Call::kUploadPart) - parts, 2u);
+    EXPECT_TRUE(read_all(bucket, file.name) == expected);
+  }
+  EXPECT_EQ(store->upload_count(), 0u);
 }
 
 TEST_P(ImageWriter, FillsEachByteOnceButThoseAhead) {

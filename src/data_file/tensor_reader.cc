@@ -131,7 +131,10 @@ class BatchReader {
 
   Result<void> read_through_cache(const storage::ReadableFile& file, std::uint64_t offset, const ReadPiece& piece,
                                   std::span<std::byte> target) {
-    const std::uint64_t step_bytes = std::max(kCachedStepBytes, delivery_.record_of(piece).step());
+    // A step of a file behind a network would be a request.
+    const bool is_near = file.requests_in_flight() == 0;
+    const std::uint64_t step_bytes =
+        is_near ? std::max(kCachedStepBytes, delivery_.record_of(piece).step()) : target.size();
     for (std::uint64_t done = 0; done < target.size(); done += step_bytes) {
       const auto step = target.subspan(done, std::min<std::uint64_t>(step_bytes, target.size() - done));
       CAIRN_TRY(file.read_at(offset + done, step));
@@ -149,12 +152,20 @@ class BatchReader {
   std::atomic<std::uint64_t> bytes_read_{0};
 };
 
+// A caller that asks for one thread has reads that must not be carried out at the same time.
+std::size_t useful_threads(const std::vector<TensorRead>& reads, const ReadOptions& options) {
+  std::size_t threads = options.thread_count;
+  if (threads <= 1 || options.buffer != nullptr) return threads;
+  for (const TensorRead& read : reads) threads = std::max(threads, read.file().bytes().requests_in_flight());
+  return threads;
+}
+
 }  // namespace
 
 Result<ReadCounts> read_tensors(const std::vector<TensorRead>& reads, const ReadOptions& options) {
   BatchReader reader(reads, options);
   const std::size_t threads =
-      std::clamp<std::size_t>(options.thread_count, 1, std::max<std::size_t>(reader.batch_count(), 1));
+      std::clamp<std::size_t>(useful_threads(reads, options), 1, std::max<std::size_t>(reader.batch_count(), 1));
   if (threads == 1 && !options.interrupted) {  // many small calls would each start a thread
     os::StopFlag stop;
     CAIRN_TRY(reader.work(stop));

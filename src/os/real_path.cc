@@ -1,5 +1,7 @@
 #include "os/real_path.h"
 
+#include <cairn/bucket_url.h>
+
 #include <filesystem>
 #include <system_error>
 
@@ -10,9 +12,8 @@ namespace cairn::os {
 namespace fs = std::filesystem;
 
 std::string real_path(const std::string& path, std::chrono::milliseconds limit) {
-  std::error_code error;
-  fs::path absolute = fs::absolute(path, error);
-  if (error) absolute = path;
+  if (is_bucket_url(path)) return path;
+  const fs::path absolute = absolute_place(path);
   const auto follow = [absolute] {
     std::error_code refused;
     const fs::path real = fs::weakly_canonical(absolute, refused);

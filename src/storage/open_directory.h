@@ -1,5 +1,7 @@
-// Opening and making the directory of a checkpoint. Only open_directory.cc names the kind of storage behind a
-// directory.
+// Opening and making the directory of a checkpoint, which may be the URL of a prefix in a bucket (cairn/bucket_url.h).
+// Only open_directory.cc names the kind of storage behind a directory.
+//
+// A prefix of a bucket is there while an object is below it: it is opened without a look at the bucket, and not made.
 #pragma once
 
 #include <cairn/result.h>
@@ -24,7 +26,8 @@ Result<std::unique_ptr<Storage>> open_directory(const std::filesystem::path& dir
 Result<std::unique_ptr<Storage>> make_directory(const std::filesystem::path& directory,
                                                 std::optional<mode_t> umask = std::nullopt);
 
-// The absolute path of a directory, which may be missing, with the links followed and without a "/" at the end.
+// The absolute path of a directory, which may be missing, with the links followed and without a "/" at the end. The URL
+// of a bucket as it is, without a "/" at the end.
 std::filesystem::path resolved(const std::filesystem::path& directory);
 
 // The directories in `root`, including links to directories and links to nothing, which may have led to directories.

@@ -1,6 +1,7 @@
 #include "storage/storage.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace cairn::storage {
 namespace {
@@ -22,8 +23,21 @@ Result<WriteOutcome> Storage::remove_if(std::string_view name, const std::string
   return no_conditions(name);
 }
 
+Result<double> Storage::now() const { return Error(ErrorCode::kUnsupported, "the storage has no clock of its own"); }
+std::vector<Error> Storage::remove_all(std::span<const std::string> names) {
+  std::vector<Error> failures;
+  for (const std::string& name : names) {
+    if (Result<void> removed = remove(name); !removed) failures.push_back(std::move(removed).error());
+  }
+  return failures;
+}
+
 Result<std::string> read_small(const Storage& storage, std::string_view name, std::uint64_t bytes_max,
                                bool follow_links) {
+  if (!storage.has_rename()) {  // one request
+    CAIRN_TRY_ASSIGN(TaggedContent content, storage.read_tagged(name, bytes_max));
+    return std::move(content.bytes);
+  }
   CAIRN_TRY_ASSIGN(const std::unique_ptr<ReadableFile> file, storage.open(name, follow_links));
   if (file->size() > bytes_max) {
     return Error(ErrorCode::kCorrupt, "the file is larger than allowed")

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -48,6 +49,11 @@ class ReadableFile : public ByteSource {
   // drop_cached() removes the range's whole pages from the page cache.
   virtual void prefetch(std::uint64_t /*offset*/, std::uint64_t /*length*/) const {}
   virtual void drop_cached(std::uint64_t /*offset*/, std::uint64_t /*length*/) const {}
+  // Of a file behind a network, where each request waits: the requests that a read of many ranges has in flight. 0: no
+  // more than the threads of the caller.
+  virtual std::size_t requests_in_flight() const { return 0; }
+  // The tag of the version that is open, for conditions. Empty for a storage with a rename.
+  virtual std::string tag() const { return {}; }
 };
 
 // A new file being written. Destruction without finish() abandons the file.
@@ -68,12 +74,16 @@ struct CreateOptions {
   bool direct_io = false;  // write past the page cache if the file system can
   // Start the write-back of each range right after its write. The final sync then has little left to write.
   bool write_back = false;
+  // The first bytes of the file that are written a second time, when all else is written.
+  std::uint64_t rewritten_bytes = 0;
 };
 
 struct ListedFile {
   std::string name;
   bool is_folder = false;
   bool is_regular = false;  // not a folder, link, pipe or device
+  // Of a regular file, as touched_at(). 0 for a storage with a rename, which would ask once more for each file.
+  double touched_at = 0;
 };
 
 // The name of the lock file. The file exists only while a save commits or cleans up, or after a process was killed
@@ -83,6 +93,10 @@ inline constexpr std::string_view kLockName = ".cairn-lock";
 // The names of the empty folders by which can_exchange_folders() finds its answer. A process that was killed meanwhile
 // leaves them.
 inline constexpr std::array<std::string_view, 2> kExchangeTrialNames{".cairn-one", ".cairn-two"};
+
+// The begin of the name of the file by which keeps_conditions() finds its answer. A process that was killed meanwhile
+// leaves the file.
+inline constexpr std::string_view kConditionTrialPrefix = ".cairn-trial-";
 
 // Releases the lock on destruction.
 class StorageLock {
@@ -164,11 +178,26 @@ class Storage {
   // Whether the storage has publish(), replace() and the moves of folders. Without: each file is created with its final
   // name, which appears with WritableFile::finish(); a save commits by write_if(); lock() returns null.
   virtual bool has_rename() const { return true; }
+  // The bytes of a request that suits a new file of `file_bytes` bytes: a write of that length at a multiple of it is
+  // not copied. 0: any length.
+  virtual std::uint64_t preferred_write_bytes(std::uint64_t /*file_bytes*/) const { return 0; }
   // Only of a storage without has_rename(); kUnsupported otherwise. Reads a small file, replaces or creates a small
   // file if the condition holds, and removes a file of the tag. kNotFound: read_tagged() found no file.
   virtual Result<TaggedContent> read_tagged(std::string_view name, std::uint64_t bytes_max) const;
   virtual Result<WriteOutcome> write_if(std::string_view name, std::string_view bytes, const WriteCondition& condition);
+  // After an error nothing was written or removed, and will not be: all doubt is kUnknown.
   virtual Result<WriteOutcome> remove_if(std::string_view name, const std::string& tag);
+  // The time by the clock of touched_at(), in seconds since the epoch.
+  virtual Result<double> now() const;
+  // Whether write_if() keeps the conditions, according to trials once in a process. False for a store that ignores
+  // them.
+  virtual Result<bool> keeps_conditions() { return true; }
+  // Ends the unfinished writes of those files for whose names `is_abandoned` returns true, of any process: their bytes
+  // take room in the store, and no list shows them.
+  virtual Result<void> abandon_writes(const std::function<bool(std::string_view name)>& /*is_abandoned*/) { return {}; }
+
+  // Removes files as remove() does, in batches if the storage can. Returns an error for each file that is still there.
+  virtual std::vector<Error> remove_all(std::span<const std::string> names);
 };
 
 // Reads a small file in one call; kCorrupt if the file is larger than `bytes_max`. Follows links only with

@@ -59,6 +59,8 @@ class WatchedReadableFile final : public ReadableFile {
     return file_->read_direct_at(offset, target);
   }
   bool is_cached(std::uint64_t offset, std::uint64_t length) const override { return file_->is_cached(offset, length); }
+  std::size_t requests_in_flight() const override { return file_->requests_in_flight(); }
+  std::string tag() const override { return file_->tag(); }
   void prefetch(std::uint64_t offset, std::uint64_t length) const override {
     const Call call(*watch_, Kind::kNames, "reading", name_);
     file_->prefetch(offset, length);
@@ -222,6 +224,26 @@ Result<WriteOutcome> WatchedStorage::write_if(std::string_view name, std::string
 Result<WriteOutcome> WatchedStorage::remove_if(std::string_view name, const std::string& tag) {
   const Call call(*watch_, Kind::kNames, "removing", name);
   return storage_->remove_if(name, tag);
+}
+
+Result<double> WatchedStorage::now() const {
+  const Call call(*watch_, Kind::kNames, "reading the clock", "");
+  return storage_->now();
+}
+
+Result<bool> WatchedStorage::keeps_conditions() {
+  const Call call(*watch_, Kind::kNames, "trying conditional writes", "");
+  return storage_->keeps_conditions();
+}
+
+Result<void> WatchedStorage::abandon_writes(const std::function<bool(std::string_view name)>& is_abandoned) {
+  const Call call(*watch_, Kind::kNames, "ending unfinished writes", "");
+  return storage_->abandon_writes(is_abandoned);
+}
+
+std::vector<Error> WatchedStorage::remove_all(std::span<const std::string> names) {
+  const Call call(*watch_, Kind::kNames, "removing files", "");
+  return storage_->remove_all(names);
 }
 
 Result<std::unique_ptr<Storage>> open_watched(const std::function<Result<std::unique_ptr<Storage>>()>& open,

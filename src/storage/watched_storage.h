@@ -44,10 +44,17 @@ class WatchedStorage final : public Storage {
   Result<void> exchange_folders(std::string_view one, std::string_view two) override;
   Result<bool> can_exchange_folders() override;
   bool has_rename() const override { return storage_->has_rename(); }
+  std::uint64_t preferred_write_bytes(std::uint64_t file_bytes) const override {
+    return storage_->preferred_write_bytes(file_bytes);
+  }
   Result<TaggedContent> read_tagged(std::string_view name, std::uint64_t bytes_max) const override;
   Result<WriteOutcome> write_if(std::string_view name, std::string_view bytes,
                                 const WriteCondition& condition) override;
   Result<WriteOutcome> remove_if(std::string_view name, const std::string& tag) override;
+  Result<double> now() const override;
+  Result<bool> keeps_conditions() override;
+  Result<void> abandon_writes(const std::function<bool(std::string_view name)>& is_abandoned) override;
+  std::vector<Error> remove_all(std::span<const std::string> names) override;
 
  private:
   std::string full_name(std::string_view name) const { return (directory_ / name).string(); }

@@ -66,6 +66,9 @@ class ObjectStore {
 
   virtual ~ObjectStore() = default;
 
+  // The same store, whose calls fail with kCancelled soon after `stop` is set. Null: the store can't cancel a call.
+  virtual std::shared_ptr<ObjectStore> with_stop(std::shared_ptr<const os::StopFlag> /*stop*/) { return nullptr; }
+
   virtual Result<ObjectVersion> describe(std::string_view key) = 0;
   // Fills `target` from `offset` on. With a `tag`, only of the object with the tag: kReplaced for a different object.
   // kCorrupt if the range is not inside the object.
@@ -108,10 +111,6 @@ class ObjectStore {
   // page with the token `next`. With `by_folder`, keys with a '/' behind the prefix appear as their folder alone.
   virtual Result<ObjectPage> list(std::string_view prefix, bool by_folder, std::string_view next = {},
                                   std::uint32_t count_max = 1000) = 0;
-
-  // From now on calls fail with kCancelled while `stop` is set, and running calls end within about a second. Null:
-  // none.
-  virtual void set_stop(std::shared_ptr<const os::StopFlag> /*stop*/) {}
 
   // The time by the clock of the store, from the Date of the last answer: seconds since the epoch. Asks the store if
   // it has not answered yet.

@@ -70,12 +70,13 @@ Result<ProfileSections> parse_profile_file(std::string_view text, const std::str
     }
     const std::size_t equals = content.find('=');
     if (section == nullptr || equals == std::string_view::npos) return bad_line(file, number);
-    const std::string name(stripped(content.substr(0, equals)));
+    std::string name(stripped(content.substr(0, equals)));
     if (name.empty() || name.size() > kNameBytesMax) return bad_line(file, number);  // nested names repeat the parent's
     const std::string value(without_remark(content.substr(equals + 1)));
     const bool is_nested = (line.front() == ' ' || line.front() == '\t') && !parent.empty();
     if (!is_nested) parent = value.empty() ? name : "";
-    (*section)[is_nested ? parent + "." + name : name] = value;
+    if (is_nested) name.insert(0, parent + ".");
+    (*section)[name] = value;
   }
   return sections;
 }

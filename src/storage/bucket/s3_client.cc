@@ -124,7 +124,14 @@ class RangeRead {
 Result<std::unique_ptr<S3Client>> S3Client::open(const BucketAddress& address, const StoreOptions& options,
                                                  const Environment& environment) {
   CAIRN_TRY_ASSIGN(auto exchange, StoreExchange::open(address, environment, options));
-  return std::unique_ptr<S3Client>(new S3Client(std::move(exchange)));
+  return std::unique_ptr<S3Client>(new S3Client(std::move(exchange), options, environment));
+}
+
+std::shared_ptr<ObjectStore> S3Client::with_stop(std::shared_ptr<const os::StopFlag> stop) {
+  Result<std::unique_ptr<S3Client>> client = open(exchange_->address(), options_, environment_);
+  if (!client) return nullptr;
+  (*client)->exchange_->set_stop(std::move(stop));
+  return *std::move(client);
 }
 
 std::string S3Client::tag_in(const HttpHead& head) const {

@@ -58,7 +58,8 @@ class S3Client : public ObjectStore {
                           std::uint32_t count_max = 1000) override;
 
   Result<double> now() override;
-  void set_stop(std::shared_ptr<const os::StopFlag> stop) override { exchange_->set_stop(std::move(stop)); }
+  // A client with connections of its own. Null if the settings have become wrong meanwhile.
+  std::shared_ptr<ObjectStore> with_stop(std::shared_ptr<const os::StopFlag> stop) override;
 
  private:
   struct Described {
@@ -68,7 +69,8 @@ class S3Client : public ObjectStore {
   // The checksums of a multipart upload that the store takes. Falls if the store refuses.
   enum class UploadChecksum : int { kNone, kOfParts, kOfObject };
 
-  explicit S3Client(std::unique_ptr<StoreExchange> exchange) : exchange_(std::move(exchange)) {}
+  S3Client(std::unique_ptr<StoreExchange> exchange, const StoreOptions& options, Environment environment)
+      : exchange_(std::move(exchange)), options_(options), environment_(std::move(environment)) {}
   bool is_google() const { return exchange_->address().dialect == StoreDialect::kGoogle; }
   Result<Described> describe_with_checksum(std::string_view key);
   Result<ObjectVersion> version_in(const HttpHead& head) const;
@@ -80,6 +82,8 @@ class S3Client : public ObjectStore {
                                               std::span<const UploadedPart> parts, std::uint64_t size);
 
   std::unique_ptr<StoreExchange> exchange_;
+  StoreOptions options_;     // of open(), for clients with a stop flag
+  Environment environment_;  // as options_
   std::atomic<UploadChecksum> upload_checksum_{UploadChecksum::kOfObject};
   std::atomic<bool> removes_batches_{true};
 };

@@ -307,13 +307,14 @@ TEST_F(BrokenStore, EndsWithoutProgress) {
 TEST_F(BrokenStore, IsLeftWhenTheFlagIsSet) {
   open();
   const auto stop = std::make_shared<os::StopFlag>();
-  store_->set_stop(stop);
+  const std::shared_ptr<ObjectStore> stoppable = store_->with_stop(stop);
   answer_before(1, "GET", {.end = End::kHang});
   std::jthread setter([&] {
     server_.http().wait_for_requests(1);
     stop->set();
   });
-  EXPECT_EQ(code_of_read(1), ErrorCode::kCancelled);
+  std::byte byte{};
+  EXPECT_EQ(stoppable->read("a", 0, {&byte, 1}).error().code(), ErrorCode::kCancelled);
 }
 
 TEST_F(BrokenStore, ShowsNoKeyInErrors) {

@@ -52,28 +52,29 @@ Result<std::string> answer_of(HttpConnections& http, const HttpRequest& request,
 }
 
 // {"AccessKeyId": .., "SecretAccessKey": .., "Token": .., "Expiration": ..}, with members of other names between.
+Result<void> read_keys(std::string_view text, TemporaryKeys& keys, std::string& expiration) {
+  json::JsonReader reader(text, 0);
+  CAIRN_TRY(reader.begin_object());
+  for (;;) {
+    CAIRN_TRY_ASSIGN(const std::optional<std::string> name, reader.next_name());
+    if (!name) return reader.end();
+    std::string* const target = *name == "AccessKeyId"       ? &keys.access_key
+                                : *name == "SecretAccessKey" ? &keys.secret_key
+                                : *name == "Token"           ? &keys.session_token
+                                : *name == "Expiration"      ? &expiration
+                                                             : nullptr;
+    if (target == nullptr) {
+      CAIRN_TRY(reader.skip_value());
+    } else {
+      CAIRN_TRY_ASSIGN(*target, reader.read_string());
+    }
+  }
+}
+
 Result<TemporaryKeys> keys_in_json(std::string_view text, std::string_view service) {
   TemporaryKeys keys;
   std::string expiration;
-  json::JsonReader reader(text, 0);
-  const auto read = [&]() -> Result<void> {
-    CAIRN_TRY(reader.begin_object());
-    for (;;) {
-      CAIRN_TRY_ASSIGN(const std::optional<std::string> name, reader.next_name());
-      if (!name) return reader.end();
-      std::string* const target = *name == "AccessKeyId"       ? &keys.access_key
-                                  : *name == "SecretAccessKey" ? &keys.secret_key
-                                  : *name == "Token"           ? &keys.session_token
-                                  : *name == "Expiration"      ? &expiration
-                                                               : nullptr;
-      if (target == nullptr) {
-        CAIRN_TRY(reader.skip_value());
-      } else {
-        CAIRN_TRY_ASSIGN(*target, reader.read_string());
-      }
-    }
-  };
-  const bool is_read = read().has_value();  // the error would show a part of the text
+  const bool is_read = read_keys(text, keys, expiration).has_value();  // the error would show a part of the text
   const std::optional<double> expires_at = time_of_iso_date(expiration);
   if (!is_read || keys.access_key.empty() || keys.secret_key.empty() || !expires_at) {
     return Error(ErrorCode::kUnavailable, "no keys in the answer of " + std::string(service))
@@ -89,7 +90,7 @@ bool is_on_host(std::string_view url) {
   if (url.substr(0, kHttp.size()) != kHttp) return false;
   const std::string_view rest = url.substr(kHttp.size());
   std::string_view host = rest.substr(0, rest.find('/'));
-  host = host.substr(0, host.front() == '[' ? host.find(']') + 1 : host.find(':'));
+  host = host.substr(0, host.starts_with('[') ? host.find(']') + 1 : host.find(':'));
   constexpr std::array<std::string_view, 5> kHosts{"localhost", "[::1]", "169.254.170.2", "169.254.170.23",
                                                    "[fd00:ec2::23]"};
   const bool is_loopback = host.substr(0, 4) == "127." && host.find_first_not_of("0123456789.") == host.npos;

@@ -68,6 +68,8 @@ class CountingStorage : public ViewStorage {
     bool is_cached(std::uint64_t offset, std::uint64_t length) const override {
       return file_->is_cached(offset, length);
     }
+    std::size_t requests_in_flight() const override { return file_->requests_in_flight(); }
+    std::string tag() const override { return file_->tag(); }
     void prefetch(std::uint64_t offset, std::uint64_t length) const override { file_->prefetch(offset, length); }
     void drop_cached(std::uint64_t offset, std::uint64_t length) const override { file_->drop_cached(offset, length); }
 

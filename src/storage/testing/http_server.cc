@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <optional>
 #include <string_view>
+#include <system_error>
 
 #include "core/whole_number.h"
 #include "storage/bucket/bucket_address.h"
@@ -105,8 +107,9 @@ HttpServer::HttpServer(Handler handler)
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof address;
-  bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), size);
-  listen(listener_.get(), 128);
+  const bool listens =
+      bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), size) == 0 && listen(listener_.get(), 128) == 0;
+  if (!listens) throw std::system_error(errno, std::generic_category(), "listening on 127.0.0.1");
   getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &size);
   port_ = ntohs(address.sin_port);
   acceptor_ = std::thread([this] { accept_connections(); });
@@ -163,7 +166,7 @@ bool HttpServer::send_answer(int fd, const ServerRequest& request, const ServerA
     return false;
   }
   std::string head = "HTTP/1.1 " + std::to_string(answer.status) + " status\r\n";
-  for (const auto& [name, value] : answer.headers) head += name + ": " + value + "\r\n";
+  for (const auto& [name, value] : answer.headers) head.append(name).append(": ").append(value).append("\r\n");
   const bool has_length = answer.end != End::kEndless && answer.length != "none";
   if (has_length) {
     head += "Content-Length: " + (answer.length.empty() ? std::to_string(answer.body.size()) : answer.length) + "\r\n";

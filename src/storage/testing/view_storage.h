@@ -45,6 +45,9 @@ class ViewStorage : public Storage {
   }
   Result<bool> can_exchange_folders() override { return storage_.can_exchange_folders(); }
   bool has_rename() const override { return storage_.has_rename(); }
+  std::uint64_t preferred_write_bytes(std::uint64_t file_bytes) const override {
+    return storage_.preferred_write_bytes(file_bytes);
+  }
   Result<TaggedContent> read_tagged(std::string_view name, std::uint64_t bytes_max) const override {
     return storage_.read_tagged(name, bytes_max);
   }
@@ -55,6 +58,12 @@ class ViewStorage : public Storage {
   Result<WriteOutcome> remove_if(std::string_view name, const std::string& tag) override {
     return storage_.remove_if(name, tag);
   }
+  Result<double> now() const override { return storage_.now(); }
+  Result<bool> keeps_conditions() override { return storage_.keeps_conditions(); }
+  Result<void> abandon_writes(const std::function<bool(std::string_view name)>& is_abandoned) override {
+    return storage_.abandon_writes(is_abandoned);
+  }
+  // remove_all() is the default's: it calls the remove() of a derived class for each name.
 
  private:
   Storage& storage_;
