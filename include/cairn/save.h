@@ -49,6 +49,10 @@ struct SaveOptions {
   // false: a checkpoint with a pin (cairn/retention.h) is an error (kUnavailable) and is not replaced. A pin is of
   // `.metadata`: saves of a rank alone and of models ignore the option.
   bool overwrite_pinned = true;
+  // Into an object store that ignores the conditions of writes (If-None-Match, If-Match): the caller promises that no
+  // other job and no second copy of this job writes into the directory; docs/durability.md says what is lost. false:
+  // such a store is an error (kUnsupported). Without effect on any other storage.
+  bool single_writer = false;
   bool file_per_item = false;  // one data file per item instead of one per rank
   bool record_paths = true;    // false: no nested places in `.metadata`, as DCP does for an unflattened state dict
   // true: the lowest of the ranks with an item writes the item. false: items of several ranks are distributed over the

@@ -15,6 +15,7 @@
 #include <memory>
 #include <utility>
 
+#include "commit/bucket/bucket_removal.h"
 #include "commit/dead_saves.h"
 #include "commit/leftovers.h"
 #include "commit/pin.h"
@@ -63,6 +64,7 @@ Result<CheckpointRemoval> remove_files(RemovalLog& log, const std::string& metad
 }
 
 Result<std::optional<CheckpointRemoval>> finish_under_lock(RemovalLog& log) {
+  if (!log.has_rename()) return finish_removal_from_bucket(log);
   CAIRN_TRY_ASSIGN(const MetadataInPlace removed, read_metadata_in_place(log, kRemoved));
   if (!removed.present) return std::optional<CheckpointRemoval>();
   CAIRN_TRY_ASSIGN(const std::vector<std::string> names, files_of_checkpoint(log, kRemoved, removed));
@@ -77,11 +79,13 @@ Result<CheckpointRemoval> remove_checkpoint(storage::Storage& storage, const Met
                                             std::string* protection, WorkCount* count) {
   std::string unasked;
   RemovalLog log(storage, removal, count);
-  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, log.lock());     // (1)
-  CAIRN_TRY(look_again(log, chosen, protection != nullptr ? *protection : unasked));  // (2)
-  CAIRN_TRY(finish_under_lock(log));  // of an earlier checkpoint of the directory: the name must be free
+  CAIRN_TRY_ASSIGN(const std::unique_ptr<storage::StorageLock> lock, log.lock());  // (1)
+  std::string& reason = protection != nullptr ? *protection : unasked;
+  CAIRN_TRY(look_again(log, chosen, reason));  // (2)
+  CAIRN_TRY(finish_under_lock(log));           // of an earlier checkpoint of the directory: the name must be free
   (void)log.take();
   CAIRN_TRY_ASSIGN(const std::vector<std::string> names, files_of_checkpoint(log, kInPlace, chosen));
+  if (!log.has_rename()) return remove_from_bucket(log, chosen, names, reason);
   CAIRN_TRY(log.publish(kInPlace, kRemoved));  // (3)
   CAIRN_TRY(log.sync(""));
   return remove_files(log, removal == Removal::kTry ? kInPlace : kRemoved, chosen, names);

@@ -48,6 +48,8 @@ class CommitStrategy {
   CommitStrategy(const CommitStrategy&) = delete;
   CommitStrategy& operator=(const CommitStrategy&) = delete;
 
+  // The lease of the save, which outlives the strategy's use of it. Called before look().
+  void hold(Lease& lease) { lease_ = &lease; }
   // (1) Looks at what is in place, and keeps the answer. Whether the names of a first save are free. An error refuses
   // the save.
   virtual Result<bool> look(Warnings& warnings) = 0;
@@ -122,6 +124,7 @@ class CommitStrategy {
   storage::Storage& storage_;
   const SaveIdentity identity_;
   const std::string folder_;
+  Lease* lease_ = nullptr;
 };
 
 }  // namespace cairn::commit

@@ -57,6 +57,10 @@ Result<std::vector<FoundSave>> find_dead(storage::Storage& storage, RemovedSaves
 }
 
 bool is_gone(const storage::Storage& storage, const std::string& folder) {
+  if (!storage.has_rename()) {
+    const Result<std::vector<storage::ListedFile>> files = storage.list(folder);
+    return files ? files->empty() : files.error().code() == ErrorCode::kNotFound;
+  }
   const Result<double> touched_at = storage.touched_at(folder);
   return !touched_at && touched_at.error().code() == ErrorCode::kNotFound;
 }

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <vector>
 
+#include "commit/bucket/tagged_lease.h"
 #include "core/whole_number.h"
 #include "os/start_thread.h"
 #include "storage/staleness.h"
@@ -17,8 +18,10 @@ namespace {
 constexpr std::string_view kRankLeasePrefix = "lease-";
 constexpr std::string_view kFirstLine = "cairn-lease 1";
 constexpr std::string_view kFailedLine = "ended with a failure";
-constexpr std::uint64_t kLeaseBytesMax = 64 * 1024;
+constexpr std::string_view kAbsent = "absent";  // a tag has quotes
 constexpr std::chrono::seconds kHeartbeat{5};
+// In a bucket each heartbeat is a request that is paid for, and ten thousands of ranks share the bucket's rate.
+constexpr std::chrono::seconds kTaggedHeartbeat{60};
 constexpr int kFolderTriesMax = 16;
 
 std::string prefix_of(SaveForm form) { return std::string(kFolderPrefix) + (form == SaveForm::kModel ? "model-" : ""); }
@@ -34,7 +37,77 @@ std::string encode(const SaveIdentity& identity, const os::ProcessIdentity& proc
   return text.str();
 }
 
-std::optional<LeaseHolder> decode(const std::string& text) {
+// The inverse of encode_announced(), of the text behind "commit ".
+std::optional<AnnouncedCommit> announced(const std::string& text) {
+  const std::size_t space = text.find(' ');
+  if (space == std::string::npos) return std::nullopt;
+  const std::string condition = text.substr(space + 1);
+  return AnnouncedCommit{text.substr(0, space), condition == kAbsent ? storage::WriteCondition::absent()
+                                                                     : storage::WriteCondition::of_tag(condition)};
+}
+
+// The text that a heartbeat writes over the lease. The length never changes.
+struct LeaseText {
+  std::string identity;
+  Lease::Progress progress;
+
+  std::string whole() const { return progress ? identity + encode_progress_line(progress()) : identity; }
+};
+
+// Calls `once` at each interval. A missed beat is harmless: a lease runs out only after many missed beats.
+void beat(std::stop_token stop, std::chrono::seconds interval, const std::function<void()>& once) {
+  std::mutex mutex;
+  std::condition_variable_any waiting;
+  std::unique_lock lock(mutex);
+  while (!waiting.wait_for(lock, stop, interval, [&stop] { return stop.stop_requested(); })) once();
+}
+
+// Whether a single lease has run out. If the lease is missing, the modification time of `if_missing` counts as the last
+// heartbeat.
+Result<bool> has_run_out(const storage::Storage& storage, const std::string& name, std::string_view if_missing,
+                         const StorageClock& clock) {
+  const Result<std::optional<LeaseHolder>> holder = read_lease(storage, name);
+  // Only a missing lease has no heartbeat. A server that has lost track of the file says nothing about the process.
+  if (!holder && !storage::is_absent(holder.error())) return storage::unavailable_if_stale(holder.error());
+  if (holder && *holder) {
+    const os::ProcessIdentity::State state = (*holder)->process.state();
+    if (state != os::ProcessIdentity::State::kElsewhere) return state == os::ProcessIdentity::State::kDead;
+  }
+  // A process of another host, or no lease yet: only the time decides.
+  CAIRN_TRY_ASSIGN(const double touched_at, storage.touched_at(holder ? std::string_view(name) : if_missing));
+  CAIRN_TRY_ASSIGN(const double now, clock.now());
+  return now - touched_at > kSilenceSeconds;
+}
+
+// Without a rename. A lease is young or old by the clock of the store. An old lease is not read: a process that was
+// silent for so long finds its lease closed before it can commit. A young lease is read, as its process may have died
+// on this host. Without any lease the youngest file decides: of a rank that came late, or of a cleaning that was
+// interrupted.
+Result<bool> has_run_out_in_bucket(const storage::Storage& storage, std::string_view folder) {
+  CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage.list(folder));
+  if (files.empty()) return Error(ErrorCode::kNotFound, "the folder of the save is gone").file(folder);
+  CAIRN_TRY_ASSIGN(const double now, storage.now());
+  bool has_lease = false;
+  bool all_old = true;
+  for (const storage::ListedFile& file : files) {
+    const bool is_old = now - file.touched_at > kSilenceSeconds;
+    all_old = all_old && is_old;
+    if (file.name != kLeaseName && !rank_of_lease(file.name)) continue;
+    has_lease = true;
+    if (is_old) continue;
+    const Result<std::optional<LeaseHolder>> holder = read_lease(storage, std::string(folder) + "/" + file.name);
+    if (!holder && storage::is_absent(holder.error())) continue;  // the rank has just left
+    if (!holder) return holder.error();
+    const bool has_ended =
+        *holder && ((*holder)->is_closed || (*holder)->process.state() == os::ProcessIdentity::State::kDead);
+    if (!has_ended) return false;
+  }
+  return has_lease || all_old;
+}
+
+}  // namespace
+
+std::optional<LeaseHolder> decode_lease(const std::string& text) {
   std::istringstream lines(text);
   std::string line;
   if (!std::getline(lines, line) || line != kFirstLine) return std::nullopt;
@@ -55,6 +128,9 @@ std::optional<LeaseHolder> decode(const std::string& text) {
     if (name == "ended") holder.has_failed = line == kFailedLine;
     if (name == "pid") pid = whole_number<std::uint64_t>(value);
     if (name == "progress") holder.progress = decode_progress_line(line);
+    if (name == "commit") holder.commit = announced(value);
+    if (name == "decided") holder.is_decided = true;
+    if (name == "closed") holder.is_closed = true;
     if (name == "start" && !lines.eof()) start = whole_number<std::uint64_t>(value);
   }
   if (!number || !since || !pid || !start) return std::nullopt;  // not complete
@@ -65,43 +141,10 @@ std::optional<LeaseHolder> decode(const std::string& text) {
   return holder.process.pid > 0 ? std::optional(holder) : std::nullopt;
 }
 
-// The text that a heartbeat writes over the lease. The length never changes.
-struct LeaseText {
-  std::string identity;
-  Lease::Progress progress;
-
-  std::string whole() const { return progress ? identity + encode_progress_line(progress()) : identity; }
-};
-
-void beat(std::stop_token stop, storage::Storage& storage, const std::string& name, const LeaseText& text) {
-  std::mutex mutex;
-  std::condition_variable_any waiting;
-  std::unique_lock lock(mutex);
-  while (!waiting.wait_for(lock, stop, kHeartbeat, [&stop] { return stop.stop_requested(); })) {
-    // A missed beat is harmless: a lease runs out only after many missed beats. If the write fails for lack of space,
-    // touch() still shows that the process lives.
-    if (!text.progress || !storage.rewrite(name, text.whole())) (void)storage.touch(name);
-  }
+std::string encode_announced(const AnnouncedCommit& commit) {
+  const bool absent = commit.condition.kind == storage::WriteCondition::Kind::kAbsent;
+  return "commit " + commit.metadata_name + " " + (absent ? std::string(kAbsent) : commit.condition.tag) + "\n";
 }
-
-// Whether a single lease has run out. If the lease is missing, the modification time of `if_missing` counts as the last
-// heartbeat.
-Result<bool> has_run_out(const storage::Storage& storage, const std::string& name, std::string_view if_missing,
-                         const StorageClock& clock) {
-  const Result<std::optional<LeaseHolder>> holder = read_lease(storage, name);
-  // Only a missing lease has no heartbeat. A server that has lost track of the file says nothing about the process.
-  if (!holder && !storage::is_absent(holder.error())) return storage::unavailable_if_stale(holder.error());
-  if (holder && *holder) {
-    const os::ProcessIdentity::State state = (*holder)->process.state();
-    if (state != os::ProcessIdentity::State::kElsewhere) return state == os::ProcessIdentity::State::kDead;
-  }
-  // A process of another host, or no lease yet: only the time decides.
-  CAIRN_TRY_ASSIGN(const double touched_at, storage.touched_at(holder ? std::string_view(name) : if_missing));
-  CAIRN_TRY_ASSIGN(const double now, clock.now());
-  return now - touched_at > kSilenceSeconds;
-}
-
-}  // namespace
 
 std::optional<SaveId> save_id_of_hex(std::string_view digits) {
   constexpr std::size_t kHalf = 16;
@@ -141,7 +184,12 @@ Result<Lease> Lease::take_with_folder(storage::Storage& storage, const SaveIdent
 
 Result<Lease> Lease::take_as_rank(storage::Storage& storage, const SaveIdentity& identity, std::uint32_t rank,
                                   Progress progress) {
-  CAIRN_TRY(storage.join_folder(folder_of_save(identity)));
+  if (storage.has_rename()) {
+    CAIRN_TRY(storage.join_folder(folder_of_save(identity)));
+  } else {
+    CAIRN_TRY_ASSIGN(const auto holder, read_lease(storage, folder_of_save(identity) + "/" + std::string(kLeaseName)));
+    if (holder && holder->is_closed) return Error(ErrorCode::kNotFound, "the save was taken for dead");
+  }
   std::string text = encode(identity, os::ProcessIdentity::mine());
   return take(storage, folder_of_save(identity) + "/" + rank_lease_name(rank), std::move(text), std::move(progress));
 }
@@ -158,19 +206,41 @@ Result<void> Lease::mark_failed(storage::Storage& storage, const std::string& na
 }
 
 Result<Lease> Lease::take(storage::Storage& storage, const std::string& name, std::string identity, Progress progress) {
+  if (!storage.has_rename()) {
+    CAIRN_TRY_ASSIGN(auto tagged, TaggedLease::take(storage, name, std::move(identity), std::move(progress)));
+    return take_tagged(std::move(tagged));
+  }
   const LeaseText text{std::move(identity), std::move(progress)};
   CAIRN_TRY(storage.create_whole(name, text.whole(), Durability::kBuffered));
-  const auto work = [&storage, name, text](std::stop_token stop) { beat(std::move(stop), storage, name, text); };
+  // If the write fails for lack of space, touch() still shows that the process lives.
+  const auto once = [&storage, name, text] {
+    if (!text.progress || !storage.rewrite(name, text.whole())) (void)storage.touch(name);
+  };
+  const auto work = [once](std::stop_token stop) { beat(std::move(stop), kHeartbeat, once); };
   CAIRN_TRY_ASSIGN(std::jthread heartbeat, os::start_thread<std::jthread>("for the heartbeat", work));
   return Lease(std::move(heartbeat));
 }
 
+Result<Lease> Lease::take_tagged(std::shared_ptr<TaggedLease> tagged) {
+  const auto work = [tagged](std::stop_token stop) {
+    beat(std::move(stop), kTaggedHeartbeat, [&tagged] { (void)tagged->beat(); });
+  };
+  CAIRN_TRY_ASSIGN(std::jthread heartbeat, os::start_thread<std::jthread>("for the heartbeat", work));
+  return Lease(std::move(heartbeat), std::move(tagged));
+}
+
+Result<void> Lease::announce(const AnnouncedCommit& commit) {
+  if (tagged_ == nullptr) return Error(ErrorCode::kInternal, "an announced commit in a storage with a rename");
+  return tagged_->announce(commit);
+}
+
 Result<std::optional<LeaseHolder>> read_lease(const storage::Storage& storage, std::string_view name) {
   CAIRN_TRY_ASSIGN(const std::string text, storage::read_small(storage, name, kLeaseBytesMax));
-  return decode(text);
+  return decode_lease(text);
 }
 
 Result<bool> lease_has_run_out(const storage::Storage& storage, std::string_view folder, const StorageClock& clock) {
+  if (!storage.has_rename()) return has_run_out_in_bucket(storage, folder);
   const std::string prefix = std::string(folder) + "/";
   CAIRN_TRY_ASSIGN(const bool coordinator, has_run_out(storage, prefix + std::string(kLeaseName), folder, clock));
   if (!coordinator) return false;

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,9 +21,12 @@
 #include "commit/progress_tracker.h"
 #include "commit/storage_clock.h"
 #include "os/process_identity.h"
+#include "storage/conditional_write.h"
 #include "storage/storage.h"
 
 namespace cairn::commit {
+
+class TaggedLease;
 
 // What a save commits: a DCP checkpoint (metadata_commit.h), a safetensors model (model_commit.h), or a directory that
 // gets its name when all of its files are in place (directory_commit.h).
@@ -58,6 +62,13 @@ std::optional<std::uint32_t> rank_of_lease(std::string_view name);
 // The longest time between two heartbeats: a lease whose last heartbeat is older has run out.
 inline constexpr double kSilenceSeconds = 300;
 
+// The commit of a save into a storage without a rename, as the save's lease announces it: the metadata file, and the
+// condition of its write.
+struct AnnouncedCommit {
+  std::string metadata_name;
+  storage::WriteCondition condition;
+};
+
 // Keeps a lease alive until destroyed: a thread of the object touches the file every few seconds, and writes the save's
 // progress into the file. The modification time shows that the process lives; the text shows whether the save
 // progresses.
@@ -83,10 +94,17 @@ class Lease {
   Lease(Lease&&) noexcept = default;
   Lease& operator=(Lease&&) noexcept = default;
 
+  // In a storage without a rename: notes in the lease the next write of a metadata file. kUnavailable if the lease was
+  // closed (bucket/closed_lease.h): the save must not commit any more.
+  Result<void> announce(const AnnouncedCommit& commit);
+
  private:
   static Result<Lease> take(storage::Storage& storage, const std::string& name, std::string identity,
                             Progress progress);
-  explicit Lease(std::jthread heartbeat) : heartbeat_(std::move(heartbeat)) {}
+  static Result<Lease> take_tagged(std::shared_ptr<TaggedLease> tagged);
+  explicit Lease(std::jthread heartbeat, std::shared_ptr<TaggedLease> tagged = nullptr)
+      : tagged_(std::move(tagged)), heartbeat_(std::move(heartbeat)) {}
+  std::shared_ptr<TaggedLease> tagged_;  // in a storage without a rename; the heartbeat is a second owner
   std::jthread heartbeat_;
 };
 
@@ -97,9 +115,22 @@ struct LeaseHolder {
   std::uint64_t since = 0;                      // when a process took the lease with take_file(), in seconds since 1970
   bool has_failed = false;                      // mark_failed()
   std::optional<ProgressReport> progress = {};  // as of the last heartbeat; nullopt if the lease holds no progress
+  // In a storage without a rename (bucket/tagged_lease.h):
+  std::optional<AnnouncedCommit> commit = {};  // a write that may have happened, or may still happen
+  bool is_decided = false;                     // the folder holds the decision on the save
+  bool is_closed = false;                      // the save writes no metadata file any more
 };
+// Nullopt if the text is not a lease, or not complete yet.
+std::optional<LeaseHolder> decode_lease(const std::string& text);
+// The largest text that is read.
+inline constexpr std::uint64_t kLeaseBytesMax = 64 * 1024;
 // `name` is relative to the checkpoint's directory. Nullopt if the text is not a lease, or not complete yet.
 Result<std::optional<LeaseHolder>> read_lease(const storage::Storage& storage, std::string_view name);
+
+// The lines of a lease in a storage without a rename; each text ends with a line feed.
+std::string encode_announced(const AnnouncedCommit& commit);
+inline constexpr std::string_view kDecidedLine = "decided yes\n";
+inline constexpr std::string_view kClosedLine = "closed yes\n";
 
 // Whether no process works in this folder any more. For each lease in the folder, either the process is dead, or this
 // host cannot see the process and the last heartbeat is more than kSilenceSeconds older than the time on `clock`.

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "commit/bucket/bucket_leftovers.h"
 #include "commit/dcp_names.h"
 #include "commit/lease.h"
 #include "commit/model/model_files.h"
@@ -19,9 +20,6 @@
 
 namespace cairn::commit {
 namespace {
-
-// A set of names from untrusted files.
-using FileNames = std::unordered_set<std::string, SeededHash>;
 
 // The data files named by `metadata`, which was read from the file `name`. Nullopt if the file cannot be read, is too
 // large, or has changed since.
@@ -44,8 +42,6 @@ std::optional<std::vector<std::string>> names_in(const storage::Storage& storage
 // Adds the files of all checkpoints in the directory; returns a warning if the files cannot be determined.
 std::optional<std::string> add_needed(const storage::Storage& storage, const std::vector<storage::ListedFile>& files,
                                       FileNames& needed) {
-  // A directory may hold several checkpoints: a checkpoint of all ranks, and a checkpoint of each rank that saved
-  // alone.
   for (const storage::ListedFile& file : files) {
     if (!is_metadata_name(file.name)) continue;
     const Result<MetadataInPlace> metadata = read_metadata_in_place(storage, file.name);
@@ -61,13 +57,6 @@ std::optional<std::string> add_needed(const storage::Storage& storage, const std
   return std::nullopt;
 }
 
-// The files of all checkpoints in the directory; kCorrupt if they cannot be determined.
-Result<FileNames> needed_by(const storage::Storage& storage, const std::vector<storage::ListedFile>& files) {
-  FileNames needed;
-  if (auto problem = add_needed(storage, files, needed)) return Error(ErrorCode::kCorrupt, *std::move(problem));
-  return needed;
-}
-
 // The save that wrote the data file; nullopt if the file has no readable trailer.
 std::optional<SaveId> save_in_trailer(const storage::Storage& storage, const std::string& name) {
   const auto file = storage.open(name, false);
@@ -77,6 +66,8 @@ std::optional<SaveId> save_in_trailer(const storage::Storage& storage, const std
   return (*footer)->save_id;
 }
 
+std::string replaced_list_of(const std::string& folder) { return folder + "/" + std::string(kReplacedName); }
+
 class Cleaner {
  public:
   // `needed` files are kept, whichever save wrote them. With `rank`, only files of this rank are removed.
@@ -84,17 +75,9 @@ class Cleaner {
           std::optional<std::uint32_t> rank = {})
       : storage_(storage), needed_(std::move(needed)), clock_(std::move(clock)), rank_(rank), warnings_(warnings) {}
 
-  void remove(const std::vector<std::string>& names) {
-    for (const std::string& name : names) {
-      // The names come from a metadata file whose writer is unknown. Only `.distcp` files of the directory itself are
-      // removed: a folder of the directory may be a checkpoint of its own.
-      const bool is_in_folder = name.find('/') != std::string::npos;
-      if (needed_.contains(name) || is_in_folder || !storage::check_name(name) || !name.ends_with(kDataFileSuffix))
-        continue;
-      if (rank_ && !is_data_file_of_rank(name, *rank_)) continue;
-      const Result<void> removed = storage_.remove(name);
-      if (!removed && removed.error().code() != ErrorCode::kUnsafe) warnings_.emplace_back(removed.error().what());
-    }
+  void remove(std::vector<std::string> names) {
+    if (rank_) std::erase_if(names, [this](const std::string& name) { return !is_data_file_of_rank(name, *rank_); });
+    remove_data_files(storage_, names, needed_, warnings_);
   }
 
   void remove_dead_save(const std::string& folder, const SaveId& save_id,
@@ -141,13 +124,8 @@ class Cleaner {
   // The files of the dead save's list. Stock torch uses a name again: a file that was written after the list is of
   // another save.
   std::vector<std::string> replaced_and_unchanged(const std::string& folder) const {
-    const std::string list_name = folder + "/" + std::string(kReplacedName);
-    std::vector<std::string> names;
-    if (const auto text = storage::read_small(storage_, list_name, kReplacedBytesMax)) {
-      std::istringstream lines(*text);
-      for (std::string line; std::getline(lines, line);) names.push_back(line);
-    }
-    const Result<double> listed_at = storage_.touched_at(list_name);
+    std::vector<std::string> names = read_replaced_names(storage_, folder);
+    const Result<double> listed_at = storage_.touched_at(replaced_list_of(folder));
     std::erase_if(names, [&](const std::string& name) {
       const Result<double> written_at = storage_.touched_at(name);
       return !listed_at || !written_at || *written_at > *listed_at;
@@ -188,6 +166,37 @@ StorageClock clock_of(storage::Storage& storage, const SaveId& mine) {
 }
 
 }  // namespace
+
+Result<FileNames> needed_by(const storage::Storage& storage, const std::vector<storage::ListedFile>& files) {
+  FileNames needed;
+  if (auto problem = add_needed(storage, files, needed)) return Error(ErrorCode::kCorrupt, *std::move(problem));
+  return needed;
+}
+
+void remove_data_files(storage::Storage& storage, const std::vector<std::string>& names, const FileNames& needed,
+                       std::vector<std::string>& warnings) {
+  std::vector<std::string> unneeded;
+  for (const std::string& name : names) {
+    // The names come from a metadata file whose writer is unknown. Only `.distcp` files of the directory itself are
+    // removed: a folder of the directory may be a checkpoint of its own.
+    const bool is_in_folder = name.find('/') != std::string::npos;
+    if (needed.contains(name) || is_in_folder || !storage::check_name(name) || !name.ends_with(kDataFileSuffix))
+      continue;
+    unneeded.push_back(name);
+  }
+  for (const Error& error : storage.remove_all(unneeded)) {
+    if (error.code() != ErrorCode::kUnsafe) warnings.emplace_back(error.what());
+  }
+}
+
+std::vector<std::string> read_replaced_names(const storage::Storage& storage, const std::string& folder) {
+  std::vector<std::string> names;
+  if (const auto text = storage::read_small(storage, replaced_list_of(folder), kReplacedBytesMax)) {
+    std::istringstream lines(*text);
+    for (std::string line; std::getline(lines, line);) names.push_back(line);
+  }
+  return names;
+}
 
 bool belongs_to(const storage::Storage& storage, const std::string& name, const SaveId& save_id) {
   if (name.find(to_decimal(save_id)) != std::string::npos) return true;
@@ -281,6 +290,7 @@ std::vector<std::string> clean_up_as_rank(storage::Storage& storage, const SaveI
 
 Result<void> remove_dead_save(storage::Storage& storage, const SaveId& save_id, const StorageClock& clock,
                               std::vector<std::string>& warnings) {
+  if (!storage.has_rename()) return end_dead_save_in_bucket(storage, save_id, warnings);
   CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage.list());
   CAIRN_TRY_ASSIGN(FileNames needed, needed_by(storage, files));
   Cleaner(storage, std::move(needed), clock, warnings).remove_dead_save(folder_of(save_id), save_id, files);

@@ -9,10 +9,12 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "commit/metadata_in_place.h"
 #include "commit/storage_clock.h"
+#include "core/seeded_hash.h"
 #include "storage/storage.h"
 
 namespace cairn::commit {
@@ -40,6 +42,21 @@ Result<std::vector<std::string>> files_of_checkpoint(const storage::Storage& sto
 // warning for each file that could not be removed; an error if the needed files are unknown.
 Result<std::vector<std::string>> remove_unneeded(storage::Storage& storage, const std::vector<std::string>& names,
                                                  const std::string& except);
+
+// A set of names from untrusted files.
+using FileNames = std::unordered_set<std::string, SeededHash>;
+
+// The data files that the metadata files among `files`, a listing of the directory, name; kCorrupt if they cannot be
+// determined. A directory may hold several checkpoints: of all ranks, and of each rank that saved alone.
+Result<FileNames> needed_by(const storage::Storage& storage, const std::vector<storage::ListedFile>& files);
+
+// Removes those of `names` that are data files of the directory itself and not `needed`. Adds a warning for each file
+// that could not be removed.
+void remove_data_files(storage::Storage& storage, const std::vector<std::string>& names, const FileNames& needed,
+                       std::vector<std::string>& warnings);
+
+// The names in the list of a dead save; empty if there is none.
+std::vector<std::string> read_replaced_names(const storage::Storage& storage, const std::string& folder);
 
 // The text of kReplacedName in the folder of a checkpoint's save.
 std::string encode_replaced_names(const std::vector<std::string>& names);

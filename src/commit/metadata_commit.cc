@@ -18,13 +18,11 @@
 #include <utility>
 #include <vector>
 
+#include "commit/bucket/bucket_commit.h"
+#include "commit/checkpoint_commit.h"
 #include "commit/dcp_names.h"
 #include "commit/leftovers.h"
-#include "commit/metadata_in_place.h"
-#include "commit/model/model_files.h"
-#include "commit/pin.h"
 #include "commit/rank_note.h"
-#include "format/safetensors/index.h"
 
 namespace cairn::commit {
 namespace {
@@ -42,15 +40,10 @@ bool belongs_to_a_checkpoint(std::string_view name) {
   return name.starts_with(kFolderPrefix) || is_dcp_file_name(name) || name == ".metadata.tmp";
 }
 
-std::string save_in(const MetadataInPlace& metadata) {
-  if (metadata.record) return "save " + to_hex(metadata.record->save_id);
-  return metadata.present ? "a stock checkpoint" : "none";
-}
-
-class MetadataCommit final : public CommitStrategy {
+class MetadataCommit final : public CheckpointCommit {
  public:
   MetadataCommit(storage::Storage& storage, const SaveIdentity& identity, const ClaimOptions& options)
-      : CommitStrategy(storage, identity), options_(options), metadata_name_(metadata_name(options.alone_as_rank)) {}
+      : CheckpointCommit(storage, identity, options) {}
 
   Result<bool> look(Warnings& /*warnings*/) override {
     return options_.alone_as_rank ? look_as_rank(*options_.alone_as_rank) : look_around();
@@ -138,55 +131,23 @@ class MetadataCommit final : public CommitStrategy {
     });
     CAIRN_TRY_ASSIGN(seen_, read_metadata_in_place(storage_, metadata_name_));
     CAIRN_TRY(check_overwrite(seen_));
-    const auto of_model = std::find_if(files.begin(), files.end(), [](const storage::ListedFile& file) {
-      return !file.is_folder && (file.name == safetensors::kIndexName || file.name.ends_with(kModelSuffix));
-    });
-    if (options_.beside_a_model || of_model == files.end()) return is_fresh && !options_.names_taken;
-    return Error(ErrorCode::kInvalidArgument,
-                 "the directory holds a safetensors model, which programs that read models would still find: choose a "
-                 "new directory")
-        .file(of_model->name);
-  }
-
-  Result<void> check_overwrite(const MetadataInPlace& now) const {
-    if (!now.present) return {};
-    if (!options_.overwrite) {  // DCP's wording, which callers match
-      return Error(ErrorCode::kInvalidArgument, "Checkpoint already exists and overwrite=False").file(metadata_name_);
-    }
-    if (options_.overwrite_pinned || options_.alone_as_rank) return {};
-    CAIRN_TRY_ASSIGN(const std::optional<std::string> pin, note_of_pin(storage_));
-    if (!pin) return {};
-    return Error(ErrorCode::kUnavailable, "the checkpoint in the directory is " + text_of_pin(*pin) +
-                                              ": unpin it (`cairn unpin`), or move the directory")
-        .file(std::string(kPinName));
-  }
-
-  Result<void> check_not_superseded(const MetadataInPlace& now) const {
-    if (now.same_as(seen_) || !now.present) return {};  // absent: removed since, which supersedes no save
-    if (now.record && is_earlier_save(now.record->job_id, now.record->save_number)) return {};
-    return Error(ErrorCode::kSuperseded,
-                 "another save committed into the directory first; the files of this save are withdrawn")
-        .file(metadata_name_)
-        .expected(save_in(seen_))
-        .actual(save_in(now));
+    CAIRN_TRY(check_model(files));
+    return is_fresh && !options_.names_taken;
   }
 
   Result<bool> is_in_place() const {
     CAIRN_TRY_ASSIGN(const MetadataInPlace now, read_metadata_in_place(storage_, metadata_name_));
-    return now.record && now.record->save_id == identity_.save_id;
+    return is_mine(now);
   }
-
-  const ClaimOptions options_;
-  const std::string metadata_name_;
-  MetadataInPlace seen_;
-  std::vector<std::string> files_;    // of this save
-  std::vector<std::string> orphans_;  // of the replaced checkpoint
 };
 
 }  // namespace
 
 Result<std::unique_ptr<SaveTransaction>> claim_checkpoint(storage::Storage& storage, const SaveIdentity& identity,
                                                           const ClaimOptions& options, Lease::Progress progress) {
+  if (!storage.has_rename()) {
+    return SaveTransaction::claim(commit_in_bucket(storage, identity, options), std::move(progress));
+  }
   return SaveTransaction::claim(std::make_unique<MetadataCommit>(storage, identity, options), std::move(progress));
 }
 

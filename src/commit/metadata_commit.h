@@ -25,6 +25,9 @@ struct ClaimOptions {
   // Whether a safetensors model may be in the directory. torch allows it: Cairn then opens the checkpoint, and programs
   // that read models open the model. false: a model is an error (kInvalidArgument).
   bool beside_a_model = true;
+  // Into an object store that ignores the conditions of writes: no other job writes into the directory, as the caller
+  // promises. false: such a store is an error (kUnsupported).
+  bool single_writer = false;
   // Of a save of a whole directory (directory_commit.h), which uses `overwrite` and no other option: the name that the
   // commit gives. Empty for a checkpoint.
   std::string directory_name = {};

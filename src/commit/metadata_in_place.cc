@@ -20,6 +20,7 @@ Result<MetadataInPlace> read_opened(const storage::ReadableFile& file, WithoutRe
   MetadataInPlace now;
   now.present = true;
   now.size = file.size();
+  now.tag = file.tag();
   if (now.size > kMetadataBytesMax) return now;
   // A damaged record must not prevent a save from replacing the checkpoint.
   Result<std::optional<manifest::CommitRecord>> record = manifest::read_only_commit_record(file);

@@ -19,6 +19,8 @@ struct MetadataInPlace {
   // Set only without a record. Size and checksum then identify the `.metadata`. The checksum is 0 with kLeaveUnknown.
   std::uint64_t size = 0;
   std::uint32_t checksum = 0;
+  // Of the version that was read, in a storage without a rename; else empty.
+  std::string tag = {};
 
   bool same_as(const MetadataInPlace& other) const;
 };

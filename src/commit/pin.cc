@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "commit/checkpoint_removal.h"
 #include "storage/staleness.h"
 
 namespace cairn::commit {
@@ -26,6 +27,10 @@ Result<void> pin(storage::Storage& storage, std::string_view note) {
   if (present) return {};
   CAIRN_TRY(storage.touched_at(kMetadataName));  // kNotFound without a checkpoint
   CAIRN_TRY(storage.create_whole(kPinName, note, Durability::kDurable));
+  if (!storage.has_rename() && has_begun_removal(storage)) {  // there is no lock
+    CAIRN_TRY(storage.remove(kPinName));
+    return Error(ErrorCode::kNotFound, "the checkpoint is being removed").file(kMetadataName);
+  }
   return storage.sync();
 }
 

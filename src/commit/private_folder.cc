@@ -24,17 +24,17 @@ void remove_private_folder(storage::Storage& storage, std::string_view folder, s
     }
     // The lease is removed last: while the folder has files, the lease names their save.
     const std::size_t failures = warnings.size();
-    const auto remove = [&](const storage::ListedFile& file) {
-      const Result<void> removed = storage.remove(std::string(folder) + "/" + file.name);
-      if (!removed) warnings.emplace_back(removed.error().what());
+    const auto remove = [&](bool lease) {
+      std::vector<std::string> names;
+      for (const storage::ListedFile& file : *files) {
+        if ((file.name == kLeaseName) == lease) names.push_back(std::string(folder) + "/" + file.name);
+      }
+      if (names.empty()) return;
+      for (const Error& error : storage.remove_all(names)) warnings.emplace_back(error.what());
     };
-    for (const storage::ListedFile& file : *files) {
-      if (file.name != kLeaseName) remove(file);
-    }
+    remove(false);
     if (keep == Keep::kLease || warnings.size() != failures) return;
-    for (const storage::ListedFile& file : *files) {
-      if (file.name == kLeaseName) remove(file);
-    }
+    remove(true);
     const Result<void> removed = storage.remove_folder(folder);
     if (removed) return;
     const auto late = storage.list(folder);

@@ -9,11 +9,13 @@
 namespace cairn::commit {
 
 void withdraw_files(storage::Storage& storage, const std::vector<std::string>& names, const SaveId& save_id) {
+  // A first save uses DCP's plain names. A foreign file may have a plain name, and the collision may be the reason for
+  // the withdrawal.
+  std::vector<std::string> mine;
   for (const std::string& name : names) {
-    // A first save uses DCP's plain names. A foreign file may have a plain name, and the collision may be the reason
-    // for the withdrawal.
-    if (belongs_to(storage, name, save_id)) (void)storage.remove(name);
+    if (belongs_to(storage, name, save_id)) mine.push_back(name);
   }
+  if (!mine.empty()) (void)storage.remove_all(mine);
 }
 
 RankFiles::~RankFiles() {
@@ -26,6 +28,10 @@ RankFiles::~RankFiles() {
 }
 
 Result<std::string> RankFiles::private_name(const std::string& file_name) {
+  if (!storage_.has_rename()) {
+    published_.push_back(file_name);
+    return file_name;
+  }
   if (!has_folder_) {
     Result<Lease> lease = Lease::take_with_folder(storage_, identity_);
     if (!lease && lease.error().error_number() != EEXIST) return std::move(lease).error();
@@ -37,6 +43,7 @@ Result<std::string> RankFiles::private_name(const std::string& file_name) {
 }
 
 Result<void> RankFiles::publish(const std::vector<std::string>& file_names, Durability durability) {
+  if (!storage_.has_rename()) return {};
   for (const std::string& name : file_names) {  // (3)
     // Before the rename: a failed rename may still have given the file its name.
     published_.push_back(name);

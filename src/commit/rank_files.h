@@ -32,7 +32,8 @@ class RankFiles {
   RankFiles(const RankFiles&) = delete;
   RankFiles& operator=(const RankFiles&) = delete;
 
-  // The private name under which step 2 writes a file. The first call makes the private folder if the folder is
+  // The private name under which step 2 writes a file; the final name in a storage without a rename, where a withdrawal
+  // counts the file as published from now on. The first call makes the private folder if the folder is
   // missing: the rank's node may see another directory than the coordinator's node, or the coordinator has given the
   // rank up. The new folder gets a lease of this process. By the lease, the next save recognises leftovers of this
   // rank.

@@ -45,13 +45,43 @@ Result<void> RemovalLog::replace(std::string_view from, std::string_view to) {
 }
 
 Result<void> RemovalLog::remove(std::string_view name) {
-  std::optional<std::uint64_t> bytes;
-  if (const auto file = storage_.open(name, false)) bytes = (*file)->size();
+  const std::optional<std::uint64_t> bytes = bytes_of(name);
   if (!tries_) CAIRN_TRY(storage_.remove(name));
-  if (name == storage::kLockName) return {};  // of this removal
+  note(name, bytes);
+  return {};
+}
+
+Result<storage::WriteOutcome> RemovalLog::remove_if(std::string_view name, const std::string& tag) {
+  const std::optional<std::uint64_t> bytes = bytes_of(name);
+  storage::WriteOutcome outcome;
+  if (!tries_) {
+    CAIRN_TRY_ASSIGN(outcome, storage_.remove_if(name, tag));
+  }
+  if (outcome.kind == storage::WriteOutcome::Kind::kWritten) note(name, bytes);
+  return outcome;
+}
+
+std::vector<Error> RemovalLog::remove_all(std::span<const std::string> names) {
+  std::vector<std::optional<std::uint64_t>> bytes;
+  for (const std::string& name : names) bytes.push_back(bytes_of(name));
+  std::vector<Error> failures;
+  if (!tries_) failures = storage_.remove_all(names);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const auto of_name = [&](const Error& error) { return error.file() && error.file()->ends_with(names[i]); };
+    if (std::none_of(failures.begin(), failures.end(), of_name)) note(names[i], bytes[i]);
+  }
+  return failures;
+}
+
+std::optional<std::uint64_t> RemovalLog::bytes_of(std::string_view name) const {
+  const auto file = storage_.open(name, false);
+  return file ? std::optional((*file)->size()) : std::nullopt;
+}
+
+void RemovalLog::note(std::string_view name, std::optional<std::uint64_t> bytes) {
+  if (name == storage::kLockName) return;  // of this removal
   if (count_ != nullptr) count_->add_done(1);
   if (noted_.emplace(name).second && bytes) files_.push_back({std::string(name), *bytes});
-  return {};
 }
 
 Result<void> RemovalLog::sync(std::string_view folder) { return tries_ ? Result<void>() : storage_.sync(folder); }

@@ -70,8 +70,25 @@ class RemovalLog final : public storage::Storage {
   Result<void> move_folder(std::string_view, std::string_view) override { return not_logged(); }
   Result<void> exchange_folders(std::string_view, std::string_view) override { return not_logged(); }
   Result<bool> can_exchange_folders() override { return not_logged(); }
+  bool has_rename() const override { return storage_.has_rename(); }
+  Result<storage::TaggedContent> read_tagged(std::string_view name, std::uint64_t bytes_max) const override {
+    return storage_.read_tagged(name, bytes_max);
+  }
+  Result<storage::WriteOutcome> write_if(std::string_view name, std::string_view bytes,
+                                         const storage::WriteCondition& condition) override {
+    return tries_ ? storage::WriteOutcome() : storage_.write_if(name, bytes, condition);
+  }
+  Result<storage::WriteOutcome> remove_if(std::string_view name, const std::string& tag) override;
+  Result<double> now() const override { return storage_.now(); }
+  Result<bool> keeps_conditions() override { return storage_.keeps_conditions(); }
+  Result<void> abandon_writes(const std::function<bool(std::string_view name)>& is_abandoned) override {
+    return tries_ ? Result<void>() : storage_.abandon_writes(is_abandoned);
+  }
+  std::vector<Error> remove_all(std::span<const std::string> names) override;
 
  private:
+  std::optional<std::uint64_t> bytes_of(std::string_view name) const;
+  void note(std::string_view name, std::optional<std::uint64_t> bytes);
   static Error not_logged() { return {ErrorCode::kInternal, "a removal that moves folders"}; }
 
   storage::Storage& storage_;

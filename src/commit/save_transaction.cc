@@ -1,7 +1,7 @@
 // How a save becomes visible in its directory: a reader finds the complete old checkpoint or the complete new
 // checkpoint, even if the process is killed or the power fails at any moment. What a commit makes visible, and how, is
-// in the strategy: metadata_commit.cc (a DCP checkpoint), model_commit.cc (a safetensors model). The strategies number
-// their parts of these steps alike.
+// in the strategy: metadata_commit.cc (a DCP checkpoint), bucket/bucket_commit.cc (a DCP checkpoint in a bucket),
+// model_commit.cc (a safetensors model). The strategies number their parts of these steps alike.
 //
 // 1. Claim. Make the private folder `.cairn-<save id>/` with the lease, *then* look at what is in place: of two saves
 //    that begin together, at least one sees the other. If the directory holds only unrelated files, the names of a
@@ -37,6 +37,7 @@ Result<std::unique_ptr<SaveTransaction>> SaveTransaction::claim(std::unique_ptr<
   std::unique_ptr<SaveTransaction> transaction(new SaveTransaction(std::move(strategy)));
   CAIRN_TRY_ASSIGN(transaction->lease_, Lease::take_with_folder(transaction->storage_, transaction->identity_,
                                                                 std::move(progress)));  // (1)
+  transaction->strategy_->hold(*transaction->lease_);
   CAIRN_TRY_ASSIGN(transaction->fresh_, transaction->strategy_->look(transaction->warnings_));
   return transaction;
 }

@@ -5,6 +5,8 @@
 namespace cairn::commit {
 
 Result<double> StorageClock::now() const {
+  if (asked_ != nullptr) return asked_->now();
+  if (storage_ != nullptr && !storage_->has_rename()) return storage_->now();
   if (storage_ == nullptr) {
     return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   }

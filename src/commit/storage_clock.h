@@ -25,13 +25,22 @@ class StorageClock {
   // The clock of the host, for callers without permission to change the directory.
   static StorageClock of_this_host() { return {}; }
 
+  // For callers that change nothing: the storage's clock if the storage tells the time without a change, else the
+  // host's.
+  static StorageClock without_change(const storage::Storage& storage) {
+    StorageClock clock;
+    if (!storage.has_rename()) clock.asked_ = &storage;
+    return clock;
+  }
+
   // Seconds since the epoch.
   Result<double> now() const;
 
  private:
   StorageClock() = default;
 
-  storage::Storage* storage_ = nullptr;  // null: the host's clock
+  storage::Storage* storage_ = nullptr;  // null: the host's clock, or that of `asked_`
+  const storage::Storage* asked_ = nullptr;
   std::string own_file_;
 };
 

@@ -25,6 +25,8 @@
 // its error in a failure mark, which the writers of the remaining ranks read.
 #include "save/async_save_operation.h"
 
+#include <cairn/bucket_url.h>
+
 #include <utility>
 
 #include "commit/job_identity.h"
@@ -47,7 +49,7 @@ using data_file::ItemSource;
 AsyncSaveOperation::AsyncSaveOperation(const AsyncSaveResources& resources, const std::filesystem::path& directory,
                                        const AsyncSaveOptions& options)
     : resources_(resources),
-      directory_(std::filesystem::absolute(directory).string()),
+      directory_(is_bucket_url(directory) ? directory.string() : std::filesystem::absolute(directory).string()),
       options_(options),
       checkpoint_id_(options.save.checkpoint_id.empty() ? directory.string() : options.save.checkpoint_id),
       ranks_(options.save.collectives, options.save.coordinator_rank),

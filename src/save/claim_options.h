@@ -14,7 +14,8 @@ inline commit::ClaimOptions claim_options_of(const SaveOptions& options, bool na
   return {.overwrite = options.overwrite,
           .alone_as_rank = options.alone_as_rank,
           .names_taken = names_taken || many_files_alone,
-          .overwrite_pinned = options.overwrite_pinned};
+          .overwrite_pinned = options.overwrite_pinned,
+          .single_writer = options.single_writer};
 }
 
 }  // namespace cairn::checkpointer

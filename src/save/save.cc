@@ -30,6 +30,7 @@
 #include <optional>
 #include <utility>
 
+#include "commit/bucket/bucket_commit.h"
 #include "commit/job_identity.h"
 #include "commit/meeting/commit_plan.h"
 #include "commit/model/model_files.h"
@@ -257,6 +258,8 @@ class Save {
     const std::string name = commit::data_file_name({{}, true}, place_.rank, 0);
     return worker_.run("checking which file names are in use",
                        [name, is_model = options_.safetensors.has_value()](WorkerState& state) -> Result<bool> {
+                         if (is_model) CAIRN_TRY(commit::refuse_in_bucket(*state.storage, "a safetensors model"));
+                         if (!state.storage->has_rename()) return true;  // its names have the save id
                          if (!is_model) return state.storage->open(name, true).has_value();
                          CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, state.storage->list());
                          return std::any_of(files.begin(), files.end(), [](const storage::ListedFile& file) {

@@ -334,6 +334,7 @@ std::string encode(const ClaimMessage& message) {
   const commit::ClaimOptions& options = message.request.options;
   append_flag(out, options.overwrite);
   append_flag(out, options.overwrite_pinned);
+  append_flag(out, options.single_writer);
   append_flag(out, options.names_taken);
   append_varint(out, options.alone_as_rank ? std::uint64_t{*options.alone_as_rank} + 1 : 0);
   append_deadlines(out, message.request.deadlines);
@@ -351,6 +352,7 @@ Result<ClaimMessage> decode_claim(std::string_view bytes) {
   commit::ClaimOptions& options = message.request.options;
   CAIRN_TRY_ASSIGN(options.overwrite, read_flag(reader));
   CAIRN_TRY_ASSIGN(options.overwrite_pinned, read_flag(reader));
+  CAIRN_TRY_ASSIGN(options.single_writer, read_flag(reader));
   CAIRN_TRY_ASSIGN(options.names_taken, read_flag(reader));
   constexpr std::uint64_t kRanksMax = std::uint64_t{UINT32_MAX} + 1;
   CAIRN_TRY_ASSIGN(const std::uint64_t alone, read_at_most(reader, kRanksMax, "a rank beyond 2^32"));

@@ -29,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#include "commit/bucket/bucket_commit.h"
 #include "commit/directory/directory_in_place.h"
 #include "commit/directory/new_directory.h"
 #include "commit/metadata_in_place.h"
@@ -203,6 +204,7 @@ class DirectoryCommit final : public CommitStrategy {
 Result<std::unique_ptr<SaveTransaction>> claim_directory(storage::Storage& storage, const SaveIdentity& identity,
                                                          const DirectoryClaimOptions& options,
                                                          Lease::Progress progress) {
+  CAIRN_TRY(refuse_in_bucket(storage, "a directory of files"));
   assert(identity.form == SaveForm::kDirectory);
   CAIRN_TRY(storage::check_name(options.name));
   if (options.name.find('/') != std::string::npos) {

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "commit/bucket/closed_lease.h"
 #include "commit/directory/new_directory.h"
 #include "commit/metadata_in_place.h"
 
@@ -13,6 +14,10 @@ namespace {
 // calls look for the marks: with a heartbeat every five seconds, these are at most nine calls in five seconds. The
 // tenth is the heartbeat of this rank.
 //
+// In a bucket, every look but the last is one request. 16,384 ranks with a heartbeat a minute then make fewer than
+// 1,000 requests a second.
+constexpr std::chrono::seconds kBucketLookMin{2};
+constexpr std::chrono::seconds kBucketLookMax{30};
 // For a mark without a hint, left by a rank in place of a dead coordinator.
 constexpr std::chrono::milliseconds kMarksInterval{10'000};
 
@@ -25,7 +30,7 @@ DecisionWatch::DecisionWatch(storage::Storage& storage, SaveMarks& marks, const 
       save_(save),
       deadlines_(deadlines),
       lease_(storage, marks.path_of(kLeaseName)),
-      pace_(kLookIntervalMax),
+      pace_(storage.has_rename() ? SlowingPace(kLookIntervalMax) : SlowingPace(kBucketLookMax, kBucketLookMin)),
       marks_look_(kMarksInterval) {}
 
 Result<std::optional<Decision>> DecisionWatch::look() {
@@ -35,6 +40,7 @@ Result<std::optional<Decision>> DecisionWatch::look() {
     return std::optional<Decision>();
   }
   const Liveness liveness = lease_.look(deadlines_);
+  if (!storage_.has_rename()) return look_in_bucket(liveness);
   if (liveness == Liveness::kDead) return conclude_from_death();
   if (liveness == Liveness::kAbsent) return look_at_folder();
   const bool was_touched = lease_.was_touched();
@@ -68,7 +74,8 @@ Result<std::optional<Decision>> DecisionWatch::look_at_folder() {
 
 Result<bool> DecisionWatch::is_in_place() const {
   if (!save_.directory_name.empty()) return is_directory_in_place(storage_, {save_.id, save_.directory_name});
-  (void)storage_.touched_at("");  // a network file system may remember that `.metadata` was missing
+  if (storage_.has_rename())
+    (void)storage_.touched_at("");  // a network file system may remember that `.metadata` was missing
   CAIRN_TRY_ASSIGN(const MetadataInPlace now, read_metadata_in_place(storage_));
   return now.record && now.record->save_id == save_.id;
 }
@@ -90,7 +97,53 @@ Decision DecisionWatch::committed() const {
   return decision;
 }
 
+Result<std::optional<Decision>> DecisionWatch::look_in_bucket(LeaseWatch::Liveness liveness) {
+  switch (liveness) {
+    case LeaseWatch::Liveness::kAlive:
+      return lease_.is_decided() ? marks_.find_decision() : Result<std::optional<Decision>>(std::nullopt);
+    case LeaseWatch::Liveness::kAbsent: return conclude_without_folder();  // the marks go before the lease
+    case LeaseWatch::Liveness::kDead:
+    case LeaseWatch::Liveness::kSilent:
+    case LeaseWatch::Liveness::kStuck: return conclude_by_closing();
+  }
+  return std::optional<Decision>();
+}
+
+Result<std::optional<Decision>> DecisionWatch::conclude_by_closing() {
+  CAIRN_TRY_ASSIGN(std::optional<Decision> decision, marks_.find_decision());
+  if (decision) return decision;
+  CAIRN_TRY_ASSIGN(const LeaseClosing closing, close_lease(storage_, marks_.folder()));
+  if (!closing.is_closed) return std::optional<Decision>();
+  if (!closing.holder) return conclude_without_folder();
+  CAIRN_TRY_ASSIGN(Decision concluded, decision_of_closed(closing.holder));
+  // For the other ranks. The first mark counts; `committed` takes precedence.
+  (void)marks_.write_decision(concluded);
+  CAIRN_TRY_ASSIGN(decision, marks_.find_decision());
+  return decision ? decision : std::optional(std::move(concluded));
+}
+
+Result<Decision> DecisionWatch::decision_of_closed(const std::optional<LeaseHolder>& holder) const {
+  CAIRN_TRY_ASSIGN(const ClosedSaveState state, state_of_closed_save(storage_, save_.id, holder));
+  Decision decision;
+  if (state.what == ClosedSave::kInPlace) return decision;
+  const std::string waiting = "waiting for what " + lease_.holder() + " decides";
+  if (state.what == ClosedSave::kNotInPlace) {
+    decision.failure = Error::of_ranks({Error(ErrorCode::kUnavailable,
+                                              "the coordinator's writer has died or is silent, and the save is not in "
+                                              "place and can't be committed any more")
+                                            .rank(save_.coordinator)
+                                            .while_doing(waiting)});
+    return decision;
+  }
+  return Error(ErrorCode::kUnavailable,
+               "the coordinator's writer has died or is silent while it committed; it is unknown whether the save is "
+               "or will be committed, look at the directory")
+      .rank(save_.coordinator)
+      .while_doing(waiting);
+}
+
 Result<std::optional<Decision>> DecisionWatch::conclude_from_death() {
+  if (!storage_.has_rename()) return conclude_by_closing();
   // The coordinator is dead and changes nothing any more: from now on every look is final.
   Result<SaveMarks::Seen> seen = marks_.look();
   if (seen && seen->decision) return std::move(seen->decision);
@@ -130,7 +183,9 @@ Result<std::optional<Decision>> DecisionWatch::conclude_without_folder() const {
                                             "later save has replaced it")
                                           .rank(save_.coordinator)
                                           .file(marks_.folder())});
-  decision.files_stay = true;  // the coordinator has withdrawn everything already
+  // The coordinator has withdrawn everything already, except what came later. Where files have final names from the
+  // start, this rank withdraws its own: without a lease the save can't be committed any more.
+  decision.files_stay = storage_.has_rename();
   return std::optional(std::move(decision));
 }
 

@@ -3,7 +3,8 @@
 //
 // Thousands of ranks wait for one decision: after six seconds of a wait, a rank makes at most two calls a second into
 // the storage, however many ranks there are. A rank then looks for the marks when the coordinator's lease was touched;
-// without a touch, every ten seconds.
+// without a touch, every ten seconds. In a bucket a rank makes one request in two seconds at first, and in thirty
+// seconds later: it reads the lease, which tells when there is a decision to read.
 //
 // One thread at a time. The numbers are the numbers of the steps at the top of rank_save.cc.
 #pragma once
@@ -50,6 +51,11 @@ class DecisionWatch {
   // A look at the whole folder, if its names do not tell enough.
   Result<std::optional<Decision>> look_at_folder();
   Result<std::optional<Decision>> conclude_from_death();
+  // In a storage without a rename. The second closes the coordinator's lease: the outcome is then known, unless a write
+  // of the metadata file may be under way.
+  Result<std::optional<Decision>> look_in_bucket(LeaseWatch::Liveness liveness);
+  Result<std::optional<Decision>> conclude_by_closing();
+  Result<Decision> decision_of_closed(const std::optional<LeaseHolder>& holder) const;
   Result<std::optional<Decision>> conclude_without_folder() const;
 
   storage::Storage& storage_;

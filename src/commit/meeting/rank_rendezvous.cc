@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "commit/meeting/periodic.h"
+#include "commit/meeting/reported_files.h"
 #include "commit/meeting/slowing_pace.h"
 #include "format/manifest/trailer.h"
 #include "storage/backoff.h"
@@ -16,6 +17,10 @@ namespace {
 // For ranks that are still busy when the decision is made: later the folder is gone, and with it the reason of a
 // failure.
 constexpr std::chrono::seconds kHearingMax{20};
+// In a bucket a waiting rank looks twice in a minute (decision_watch.cc).
+constexpr std::chrono::seconds kBucketHearingMax{60};
+constexpr std::chrono::seconds kHearingLookMax{5};
+constexpr std::chrono::milliseconds kHearingLookMin{200};
 // Every waiting rank looks once in this time.
 constexpr std::chrono::milliseconds kOneLookMax = kLookIntervalMax + std::chrono::milliseconds(500);
 // For ranks that have not come yet: all ranks have planned together, a moment ago.
@@ -155,6 +160,7 @@ Result<bool> RankRendezvous::look_at_some(Waiting& waiting) const {
 Result<std::vector<RankRendezvous::Files>> RankRendezvous::wait_for_files(
     const std::vector<std::vector<std::string>>& expected, std::uint32_t mine,
     const std::function<bool()>& interrupted) {
+  if (!storage_.has_rename()) return wait_for_reports(storage_, marks_, deadlines_, {expected, mine}, interrupted);
   const Clock::time_point start = Clock::now();
   std::vector<Rank> ranks;
   ranks.reserve(expected.size());
@@ -190,16 +196,19 @@ void RankRendezvous::wait_until_heard(const std::function<bool()>& interrupted, 
   const Clock::time_point start = Clock::now();
   const auto hurry = [&] { return interrupted && interrupted(); };
   const auto is_late = [&] {
-    const Clock::duration longest = hurry() ? Clock::duration(kOneLookMax) : Clock::duration(kHearingMax);
+    const Clock::duration patient = storage_.has_rename() ? kHearingMax : kBucketHearingMax;
+    const Clock::duration longest = hurry() ? Clock::duration(kOneLookMax) : patient;
     return Clock::now() - start > longest;
   };
-  SlowingPace listing_pace(kLookInterval);
+  SlowingPace listing_pace =
+      storage_.has_rename() ? SlowingPace(kLookInterval) : SlowingPace(kHearingLookMax, kHearingLookMin);
   std::set<std::uint32_t> came;
   for (storage::Backoff backoff; !is_late(); backoff.pause()) {
     if (!listing_pace.is_due()) continue;
     const auto seen = marks_.look();
     if (!seen) return;
-    const bool someone_listened = wait_for_leases(seen->leases, is_late);
+    const bool someone_listened = storage_.has_rename() ? wait_for_leases(seen->leases, is_late)
+                                                        : has_living_rank(storage_, marks_, seen->leases);
     came.insert(seen->leases.begin(), seen->leases.end());
     for (const auto& [rank, failure] : seen->failures) came.insert(rank);
     const bool someone_comes = came.size() < others && !hurry() && Clock::now() - start < kComingMax;

@@ -22,6 +22,8 @@ using Phase = ProgressTracker::Phase;
 constexpr std::chrono::seconds kRoomForDecisionMax{5};
 // The longest interval between two looks for failures of other ranks while this rank writes.
 constexpr std::chrono::seconds kNewsInterval{1};
+constexpr std::chrono::seconds kBucketNewsInterval{10};
+constexpr std::chrono::seconds kBucketNewsMin{2};
 
 Result<void> check_sizes(const std::vector<RankRendezvous::Files>& all, const CommitRequest& request) {
   for (std::size_t rank = 0; rank < request.sizes.size(); ++rank) {
@@ -57,7 +59,9 @@ Result<RankSaveReport> SaveCoordinator::lead(std::vector<data_file::ImageFile> i
   // The decision is final, whatever exception follows. A rank that does not get the decision reads the `.metadata` in
   // place once the folder is gone.
   const bool is_told = member_.place.count == 1 || attempt([&] { return tell(decision, options); });
-  if (!decision.failure || (decision.files_stay && !is_told)) {
+  // In a bucket the lease tells a later save that the outcome is unknown.
+  const bool is_visible = decision.files_stay && member_.storage->has_rename();
+  if (!decision.failure || (is_visible && !is_told)) {
     (void)attempt([&]() -> Result<void> {
       transaction_->remove_folder(decision.warnings);
       return {};
@@ -89,7 +93,8 @@ Result<CommitReport> SaveCoordinator::write_meet_commit(std::vector<data_file::I
   RankRendezvous rendezvous(*member_.storage, member_.marks, member_.ticket.identity, options.deadlines);
   const auto& interrupted = options.write.interrupted;
   std::vector<Error> failures;
-  SlowingPace news(kNewsInterval);
+  SlowingPace news =
+      member_.storage->has_rename() ? SlowingPace(kNewsInterval) : SlowingPace(kBucketNewsInterval, kBucketNewsMin);
   data_file::WriteOptions write_options = options.write;
   write_options.interrupted = [&] {
     if (member_.place.count > 1 && news.is_due()) failures = rendezvous.failures_if_hinted();

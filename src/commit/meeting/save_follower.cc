@@ -48,7 +48,7 @@ Result<void> SaveFollower::take_lease(bool has_files) {
           .rank(member_.place.rank)
           .file(member_.marks.folder());
     }
-    (void)member_.storage->touched_at("");  // a network file system then finds new names
+    if (member_.storage->has_rename()) (void)member_.storage->touched_at("");  // a network file system then finds names
   }
 }
 
@@ -103,7 +103,8 @@ Result<RankSaveReport> SaveFollower::conclude(const Result<std::optional<Decisio
   // After a failed sync the old checkpoint may come back, and needs its files. The sync is not repeated: a second sync
   // may succeed although data was lost.
   const bool both_stay = decision && (*decision)->files_stay;
-  if (!both_stay && watch.coordinator_is_dead()) clean_up();
+  // In a bucket the next save cleans up: a listing by each of many ranks costs too much.
+  if (!both_stay && member_.storage->has_rename() && watch.coordinator_is_dead()) clean_up();
   if (!decision) return member_.of_this_rank(decision.error());
   if ((*decision)->failure) return *(*decision)->failure;
   return RankSaveReport{member_.progress.bytes_written, (*decision)->warnings};

@@ -15,6 +15,10 @@ using manifest::CodedReader;
 
 constexpr std::string_view kFailurePrefix = "failed-";
 constexpr std::string_view kFailureHint = "failure";
+constexpr std::string_view kReportPrefix = "files-";
+// The key of an object has at most 1,024 bytes, and the directory's prefix is a part of the key.
+constexpr std::size_t kReportNameBytesMax = 400;
+constexpr int kHintTriesMax = 4;
 constexpr std::uint64_t kMarkBytesMax = std::uint64_t{1} << 28;
 
 std::string failure_name(std::uint32_t rank) { return std::string(kFailurePrefix) + std::to_string(rank); }
@@ -63,7 +67,60 @@ Result<void> SaveMarks::write_decision(const Decision& decision) {
   return storage_.create_whole(path_of(name), whole_mark(text), Durability::kBuffered);
 }
 
-void SaveMarks::hint_at_decision() { (void)storage_.touch(path_of(kLeaseName)); }
+Result<void> SaveMarks::write_files(std::uint32_t rank, const std::vector<manifest::CommitRecord::File>& files) {
+  std::string text;
+  for (const manifest::CommitRecord::File& file : files) {
+    text += "-" + std::to_string(file.size) + "." + std::to_string(file.trailer_checksum);
+  }
+  const bool fits = text.size() <= kReportNameBytesMax;
+  std::string name = std::string(kReportPrefix) + std::to_string(rank) + (fits ? text : "");
+  Result<void> left = storage_.create_whole(path_of(name), whole_mark(text), Durability::kBuffered);
+  return !left && left.error().error_number() == EEXIST ? Result<void>() : left;
+}
+
+std::optional<std::uint32_t> SaveMarks::rank_of_report(std::string_view name) {
+  if (!name.starts_with(kReportPrefix)) return std::nullopt;
+  name.remove_prefix(kReportPrefix.size());
+  return whole_number<std::uint32_t>(name.substr(0, name.find('-')));
+}
+
+std::optional<std::vector<manifest::CommitRecord::File>> SaveMarks::files_of_report(std::string_view name) const {
+  const std::size_t dash = name.find('-', kReportPrefix.size());
+  std::optional<std::string> text(dash == std::string_view::npos ? "" : name.substr(dash));
+  if (text->empty()) text = read_mark(storage_, path_of(name));
+  if (!text) return std::nullopt;
+  std::vector<manifest::CommitRecord::File> files;
+  std::string_view rest = *text;
+  while (!rest.empty()) {
+    rest.remove_prefix(1);  // '-'
+    const std::string_view entry = rest.substr(0, rest.find('-'));
+    rest.remove_prefix(entry.size());
+    const std::size_t point = entry.find('.');
+    if (point == std::string_view::npos) return std::nullopt;
+    const auto size = whole_number<std::uint64_t>(entry.substr(0, point));
+    const auto checksum = whole_number<std::uint32_t>(entry.substr(point + 1));
+    if (!size || !checksum) return std::nullopt;
+    files.push_back({"", *size, *checksum});
+  }
+  return files;
+}
+
+void SaveMarks::hint_at_decision() {
+  const std::string name = path_of(kLeaseName);
+  if (storage_.has_rename()) {
+    (void)storage_.touch(name);
+    return;
+  }
+  // A heartbeat may come in between.
+  for (int tries = 0; tries < kHintTriesMax; ++tries) {
+    const Result<storage::TaggedContent> lease = storage_.read_tagged(name, kLeaseBytesMax);
+    const std::optional<LeaseHolder> holder = lease ? decode_lease(lease->bytes) : std::nullopt;
+    if (!holder || holder->is_closed || holder->is_decided) return;
+    const auto outcome =
+        storage_.write_if(name, lease->bytes + std::string(kDecidedLine), storage::WriteCondition::of_tag(lease->tag));
+    if (!outcome || outcome->kind == storage::WriteOutcome::Kind::kWritten) return;
+  }
+}
 
 Result<SaveMarks::Seen> SaveMarks::look() const {
   CAIRN_TRY_ASSIGN(const std::vector<storage::ListedFile> files, storage_.list(folder_));
@@ -86,7 +143,7 @@ Result<SaveMarks::Seen> SaveMarks::look() const {
 }
 
 Result<std::optional<Decision>> SaveMarks::find_decision() const {
-  const Result<double> refreshed = storage_.touched_at(folder_);
+  const Result<double> refreshed = storage_.has_rename() ? storage_.touched_at(folder_) : 0;
   std::optional<Decision> decision = read_decision(kCommitted);
   if (!decision) decision = read_decision(kFailed);
   if (!decision && !refreshed) return refreshed.error();
@@ -94,7 +151,7 @@ Result<std::optional<Decision>> SaveMarks::find_decision() const {
 }
 
 Result<bool> SaveMarks::has_failure() const {
-  CAIRN_TRY(storage_.touched_at(folder_));
+  if (storage_.has_rename()) CAIRN_TRY(storage_.touched_at(folder_));
   return storage_.touched_at(path_of(kFailureHint)).has_value();
 }
 

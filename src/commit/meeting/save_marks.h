@@ -1,9 +1,13 @@
 // SaveMarks: files in a save's private folder by which the writers of the save report to each other: the failure of a
 // rank (`failed-<rank>`), and the decision on the save (`committed` or `failed`).
 //
+// In a storage without a rename a file has its final name from the start: a rank reports its complete files by
+// `files-<rank>`, with their sizes and checksums in the name if there is room. The coordinator then needs one listing.
+//
 // The empty file `failure` appears before the first `failed-<rank>`: the coordinator of many ranks looks for one name.
-// The coordinator touches its lease after the decision: a waiting rank looks for the decision when the lease was
-// touched. Both are hints, and may be missing: the disk may have no room, or the writer may die in between.
+// The coordinator touches its lease after the decision, or adds a line to the lease in a storage without a rename: a
+// waiting rank looks for the decision when the lease was touched, or has the line. Both are hints, and may be missing:
+// the disk may have no room, or the writer may die in between.
 //
 // Thread-safe. Each mark is written once and never changed. A mark that can be read need not be durable.
 #pragma once
@@ -19,6 +23,7 @@
 #include <vector>
 
 #include "commit/lease.h"
+#include "format/manifest/commit_record.h"
 #include "storage/storage.h"
 
 namespace cairn::commit {
@@ -49,6 +54,12 @@ class SaveMarks {
   // Fails with EEXIST if the mark exists already. `committed` and `failed` are two files: if both exist, `committed`
   // counts.
   Result<void> write_decision(const Decision& decision);
+  // In a storage without a rename: reports the files of the rank, without their names.
+  Result<void> write_files(std::uint32_t rank, const std::vector<manifest::CommitRecord::File>& files);
+  // The files of a report with the name `name` in the folder; nullopt if the report is not readable.
+  std::optional<std::vector<manifest::CommitRecord::File>> files_of_report(std::string_view name) const;
+  // The rank whose report has this name; nullopt if `name` is not the name of a report.
+  static std::optional<std::uint32_t> rank_of_report(std::string_view name);
   // For the coordinator, whose lease is the hint.
   void hint_at_decision();
 

@@ -23,8 +23,10 @@ Lease::Progress SaveMember::report() const {
 Result<std::vector<std::uint32_t>> SaveMember::write(std::vector<data_file::ImageFile> images,
                                                      const data_file::WriteOptions& options) {
   progress.phase = ProgressTracker::Phase::kWriting;
+  std::vector<manifest::CommitRecord::File> report;
   for (data_file::ImageFile& image : images) {
     names.push_back(image.name);
+    report.push_back({"", image.image->file_bytes(), 0});
     CAIRN_TRY_ASSIGN(image.name, files.private_name(image.name));
   }
   data_file::WriteOptions counted = options;
@@ -34,12 +36,16 @@ Result<std::vector<std::uint32_t>> SaveMember::write(std::vector<data_file::Imag
   // A follower agrees to the commit with its last file in place. The coordinator's decisive step is its own commit.
   if (!place.is_coordinator() && fence != nullptr) CAIRN_TRY(fence->begin_decisive_step());
   CAIRN_TRY(files.publish(names, options.durability));
+  if (!storage->has_rename() && !place.is_coordinator() && !names.empty()) {
+    for (std::size_t i = 0; i < report.size(); ++i) report[i].trailer_checksum = trailers[i];
+    CAIRN_TRY(marks.write_files(place.rank, report));
+  }
   if (written) written(progress.bytes_written);
   return trailers;
 }
 
 void SaveMember::remove_private_files() {
-  for (const std::string& name : names) (void)storage->remove(marks.path_of(name));
+  for (const std::string& name : names) (void)storage->remove(storage->has_rename() ? marks.path_of(name) : name);
 }
 
 Error SaveMember::of_this_rank(Error error) const {

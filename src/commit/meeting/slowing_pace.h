@@ -1,7 +1,8 @@
 // SlowingPace: the moments of looks at a storage during a wait: often at first, and at a constant interval later.
 //
 // After a wait of t, the interval is a quarter of t: a change is seen at most a quarter of the wait late. The longest
-// interval bounds the calls of thousands of waiting ranks. One thread at a time.
+// interval bounds the calls of thousands of waiting ranks, and the shortest the calls of a short wait. One thread at a
+// time.
 #pragma once
 
 #include <algorithm>
@@ -13,12 +14,13 @@ class SlowingPace {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit SlowingPace(Clock::duration longest) : longest_(longest) {}
+  explicit SlowingPace(Clock::duration longest, Clock::duration shortest = {})
+      : longest_(longest), shortest_(shortest) {}
 
   bool is_due() {
     const Clock::time_point now = Clock::now();
     if (now < next_) return false;
-    next_ = now + std::min((now - start_) / 4, longest_);
+    next_ = now + std::clamp((now - start_) / 4, shortest_, longest_);
     return true;
   }
   // The wait is so long that the interval grows no more.
@@ -31,6 +33,7 @@ class SlowingPace {
 
  private:
   Clock::duration longest_;
+  Clock::duration shortest_;
   Clock::time_point start_ = Clock::now();
   Clock::time_point next_ = start_;
 };

@@ -44,6 +44,7 @@
 #include <utility>
 #include <vector>
 
+#include "commit/bucket/bucket_commit.h"
 #include "commit/dcp_names.h"
 #include "commit/model/model_files.h"
 #include "commit/model/model_in_place.h"
@@ -325,6 +326,7 @@ class ModelCommit final : public CommitStrategy {
 
 Result<std::unique_ptr<SaveTransaction>> claim_model(storage::Storage& storage, const SaveIdentity& identity,
                                                      const ModelClaimOptions& options, Lease::Progress progress) {
+  CAIRN_TRY(refuse_in_bucket(storage, "a safetensors model"));
   assert(identity.form == SaveForm::kModel);
   CAIRN_TRY(check_file_name(options.file_name));
   return SaveTransaction::claim(std::make_unique<ModelCommit>(storage, identity, options), std::move(progress));
