@@ -1,5 +1,6 @@
 #include "folder_listing.h"
 
+#include <cairn/bucket_url.h>
 #include <cairn/catalog.h>
 #include <cairn/checkpoint.h>
 #include <cairn/latest.h>
@@ -107,9 +108,25 @@ std::optional<Clock::time_point> time_of(const fs::path& path) {
   return std::chrono::time_point_cast<Clock::duration>(std::chrono::file_clock::to_sys(time));
 }
 
+// In a bucket the library tells the time.
+std::optional<Clock::time_point> time_of(const ListedCheckpoint& listed) {
+  if (!is_bucket_url(listed.directory)) {
+    const bool is_model = listed.format == CheckpointFormat::kSafetensors;
+    return time_of(is_model ? listed.directory : listed.directory / kMetadata);
+  }
+  if (!listed.modified_at) return std::nullopt;
+  return Clock::time_point(
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(*listed.modified_at)));
+}
+
 // Bytes of `.metadata` and the data files.
 std::uint64_t bytes_of_files(const Checkpoint& checkpoint, const fs::path& directory) {
-  std::uint64_t bytes = bytes_of(fs::directory_entry(directory / kMetadata));
+  const bool is_in_bucket = is_bucket_url(directory);
+  std::uint64_t bytes = is_in_bucket ? 0 : bytes_of(fs::directory_entry(directory / kMetadata));
+  if (is_in_bucket) {
+    const Result<std::uint64_t> size = checkpoint.file_bytes(kMetadataName);
+    if (size) bytes += *size;
+  }
   for (const std::string& file : checkpoint.catalog().files) {
     const Result<std::uint64_t> size = checkpoint.file_bytes(file);
     if (size) bytes += *size;
@@ -162,8 +179,7 @@ Entry unreadable(Entry entry, const Error& error, Outcome& outcome) {
 
 Entry entry_of(const ListedCheckpoint& listed, Outcome& outcome) {
   Entry entry{listed.directory, "complete", {}};
-  const bool is_model = listed.format == CheckpointFormat::kSafetensors;
-  entry.time = time_of(is_model ? listed.directory : listed.directory / kMetadata);
+  entry.time = time_of(listed);
   entry.is_newest = listed.is_newest;
   if (listed.state == ListedCheckpoint::State::kUnreadable) {
     return unreadable(
@@ -188,6 +204,7 @@ Entry entry_of(const ListedCheckpoint& listed, Outcome& outcome) {
 
 // A link to the newest checkpoint is marked as newest too.
 void mark_links_to_newest(std::vector<Entry>& entries) {
+  if (!entries.empty() && is_bucket_url(entries.front().directory)) return;  // no links
   const auto newest = std::find_if(entries.begin(), entries.end(), [](const Entry& entry) { return entry.is_newest; });
   if (newest == entries.end()) return;
   const fs::path directory = newest->directory;
@@ -297,13 +314,15 @@ bool has_item_metadata(const fs::path& directory) {
 }
 
 Outcome list_folder(const fs::path& folder, bool json) {
-  std::vector<fs::path> unfinished;
-  const std::error_code error = for_each_in(folder, [&](const fs::directory_entry& entry) {
-    std::error_code ignored;
-    const bool is_folder = entry.is_directory(ignored) && !is_private_folder(entry.path().filename().string());
-    if (is_folder && !has_metadata(entry.path()) && has_pieces(entry.path())) unfinished.push_back(entry.path());
-    return true;
-  });
+  std::vector<fs::path> unfinished;  // none in a bucket: an upload shows nothing
+  const bool is_in_bucket = is_bucket_url(folder);
+  const std::error_code error =
+      is_in_bucket ? std::error_code() : for_each_in(folder, [&](const fs::directory_entry& entry) {
+        std::error_code ignored;
+        const bool is_folder = entry.is_directory(ignored) && !is_private_folder(entry.path().filename().string());
+        if (is_folder && !has_metadata(entry.path()) && has_pieces(entry.path())) unfinished.push_back(entry.path());
+        return true;
+      });
   const auto failed = [&folder](Error problem) {
     Error whole = std::move(problem).while_doing("listing '" + folder.string() + "'");
     return Outcome{{}, message_of(whole), ExitCode::kUnreadable};
@@ -314,6 +333,9 @@ Outcome list_folder(const fs::path& folder, bool json) {
   }
   if (error) return failed(Error::from_errno(error.value(), "reading the directory failed"));
   const Result<std::vector<ListedCheckpoint>> listed = checkpoints(folder);
+  if (!listed && is_in_bucket && listed.error().code() == ErrorCode::kNotFound) {
+    return unopened(open(folder).error(), folder);
+  }
   if (!listed) return failed(listed.error());
   Outcome outcome;
   std::vector<Entry> entries;

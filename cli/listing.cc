@@ -1,5 +1,6 @@
 #include "listing.h"
 
+#include <cairn/bucket_url.h>
 #include <cairn/checkpoint.h>
 #include <fmt/format.h>
 
@@ -90,9 +91,18 @@ Outcome list_items_or_folder(const fs::path& directory, bool json) {
   return listed ? *std::move(listed) : std::move(folder);
 }
 
+// The opening tells whether a prefix is one checkpoint.
+Outcome list_in_bucket(const fs::path& directory, bool json) {
+  const Result<Checkpoint> checkpoint = open_to_inspect(directory);
+  if (checkpoint) return list_keys(*checkpoint, directory, json);
+  if (checkpoint.error().code() != ErrorCode::kNotFound) return unopened(checkpoint.error(), directory);
+  return list_folder(directory, json);
+}
+
 }  // namespace
 
 Outcome list(const fs::path& directory, bool json) {
+  if (is_bucket_url(directory)) return list_in_bucket(directory, json);
   std::error_code ignored;
   const bool is_one = fs::is_regular_file(directory, ignored) || has_metadata(directory) || has_safetensors(directory);
   if (!is_one) return list_items_or_folder(directory, json);

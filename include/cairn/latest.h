@@ -85,6 +85,8 @@ struct ListedCheckpoint {
   State state = State::kComplete;
   std::optional<Error> reason = {};  // unless kComplete
   bool is_newest = false;            // the result of latest()
+  // The time of the metadata by the clock of the storage, in seconds since 1970; nullopt for a model and if unknown.
+  std::optional<double> modified_at = {};
 };
 
 struct ListingOptions {

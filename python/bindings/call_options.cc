@@ -101,6 +101,7 @@ constexpr Keyword<SaveOptions> kSaveKeywords[] = {
     {"durable", set<&SaveOptions::durability>},
     {"overwrite", set<&SaveOptions::overwrite>},
     {"overwrite_pinned", set<&SaveOptions::overwrite_pinned>},
+    {"single_writer", set<&SaveOptions::single_writer>},
     {"file_per_item", set<&SaveOptions::file_per_item>},
     {"record_paths", set<&SaveOptions::record_paths>},
     {"dedup_to_lowest_rank", set<&SaveOptions::dedup_to_lowest_rank>},

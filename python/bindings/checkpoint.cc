@@ -281,6 +281,16 @@ void bind_checkpoint(nb::module_& module) {
       .def("holds_any", &holds_any)
       .def("__len__", &Checkpoint::key_count)
       .def_prop_ro("files", [](const Checkpoint& self) { return strings(self.files()); })
+      .def("file_bytes",
+           [](const Checkpoint& self, const nb::str& file) {
+             const std::string name = to_utf8(file);
+             std::optional<Result<std::uint64_t>> bytes;
+             {
+               const nb::gil_scoped_release released;
+               bytes.emplace(self.file_bytes(name));
+             }
+             return unwrap(std::move(*bytes));
+           })
       .def("renamed_keys", &renamed_keys)
       .def(
           "key_stream", [](const Checkpoint& self) { return std::make_unique<KeyStream>(self); },

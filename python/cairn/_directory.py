@@ -1,6 +1,7 @@
 """The directory of a checkpoint: the directory that an argument names, opening, and reading that a save may disturb.
 
-The place of a checkpoint is a directory of this machine's file systems, or the URL of another storage. The error for a
+The place of a checkpoint is a directory of this machine's file systems, the URL of a prefix in a bucket, which the
+engine reads, or the URL of a storage that only torch's code reaches. The error for a
 directory without a checkpoint names the call that finds the newest.
 """
 
@@ -24,6 +25,7 @@ _Directory = str | os.PathLike[str] | bytes
 _Result = TypeVar("_Result")
 
 _FILE_SCHEMES = ("file://", "local://")  # as in fsspec
+_BUCKET_SCHEMES = ("s3://", "gs://")  # of the stores that the engine reaches
 _REAL_PATH_SECONDS = 10.0
 
 # Hostile metadata may name few bytes very often: all tensors together may have so many times the bytes of the files, or
@@ -46,19 +48,40 @@ def local_directory(checkpoint_id: _PathLike) -> _PathLike | None:
     return None
 
 
+def is_bucket_url(place: object) -> bool:
+    """Returns whether `place` is the URL of a prefix in a bucket that the engine reaches."""
+    return isinstance(place, str) and place.startswith(_BUCKET_SCHEMES)
+
+
+def readable_place(checkpoint_id: _PathLike) -> _PathLike | None:
+    """As local_directory(), for reads: the URL of a bucket too, which stays as it is."""
+    return checkpoint_id if is_bucket_url(checkpoint_id) else local_directory(checkpoint_id)
+
+
 def metadata_name(rank: int | None) -> str:
     """Returns the name of a checkpoint's metadata file; `rank`: of the checkpoint that the rank saved alone."""
     return _engine.metadata_name(rank)
 
 
-def existing_directory(place: _PathLike) -> _PathLike:
-    """As local_directory(), for functions that read only directories. Raises Unsupported for another storage.
+def existing_place(place: _PathLike) -> _PathLike:
+    """As readable_place(). Raises Unsupported for a storage that the engine does not reach.
 
     Raises InvalidArgument for None, the result of ``cairn.latest`` if there is no checkpoint.
     """
+    return place if is_bucket_url(place) else existing_directory(place)
+
+
+def existing_directory(place: _PathLike) -> _PathLike:
+    """As existing_place(), for functions that work only in directories of this machine."""
     if place is None:
         raise InvalidArgument("the directory is None; cairn.latest() returns None if it finds no checkpoint")
     directory = local_directory(place)
+    if directory is None and is_bucket_url(place):
+        raise Unsupported(
+            f"'{place}' is the URL of a bucket, and this function works in directories",
+            expected="a directory",
+            actual=str(place),
+        )
     if directory is None:
         raise Unsupported(
             f"'{place}' is the URL of a storage that only torch's fsspec reader and writer reach; copy the checkpoint "
@@ -184,6 +207,8 @@ class SizeLimit:
 
     def _bytes_of_files(self) -> int:
         total = 0
+        if is_bucket_url(self._place):
+            return sum(self._checkpoint.file_bytes(file) for file in self._checkpoint.files)
         place = Path(self._place)
         for path in [place] if place.is_file() else [place / file for file in self._checkpoint.files]:
             with contextlib.suppress(OSError):  # the read names the missing file

@@ -33,7 +33,7 @@ _RANGES: dict[str, tuple[type | tuple[type, ...], float, float]] = {  # by setti
     "grace_seconds": ((int, float), 0, _SECONDS_MAX),
     "nice": (int, 0, 19),
 }
-_FLAGS = ("fail_at_exit", "heed_memory_limits", "torn_snapshot_alarm")
+_FLAGS = ("fail_at_exit", "heed_memory_limits", "single_writer", "torn_snapshot_alarm")
 
 
 class Installation(ProcessPart):
@@ -86,11 +86,12 @@ def cast_allowed(allow_cast: bool | None) -> bool:
     return installation.is_installed if installation.allow_cast is None else installation.allow_cast
 
 
-class _Deadlines(ProcessPart):
+class _SaveSettings(ProcessPart):
     def __init__(self) -> None:
-        self.seconds = (300.0, 1800.0, 600.0)
+        self.deadlines = (300.0, 1800.0, 600.0)  # seconds
+        self.single_writer = False
 
-    def in_child(self) -> "_Deadlines":
+    def in_child(self) -> "_SaveSettings":
         return self
 
 
@@ -99,6 +100,7 @@ def configure_saves(
     deadline_seconds: float = 300.0,
     sync_deadline_seconds: float = 1800.0,
     publish_deadline_seconds: float = 600.0,
+    single_writer: bool = False,
 ) -> None:
     """Sets the deadlines of this process's blocking saves: a save fails if a call into the storage takes longer.
 
@@ -117,18 +119,31 @@ def configure_saves(
 
     A :class:`cairn.checkpointer.CheckpointProcess` with a writer of the caller's own passes the deadlines to its Python
     process, and kills the process after the longest deadline without CPU time and without a moved byte.
+
+    `single_writer` allows all saves of this process, also those of ``async_save``, into an object store that ignores
+    the conditions of writes, which otherwise raises Unsupported. The caller promises that no other job, and no second
+    copy of this job, saves into the same checkpoint: of two such saves both would report success, and the files of the
+    checkpoint in place could be removed.
     """
     check_settings(
         deadline_seconds=deadline_seconds,
         sync_deadline_seconds=sync_deadline_seconds,
         publish_deadline_seconds=publish_deadline_seconds,
+        single_writer=single_writer,
     )
-    part(_Deadlines).seconds = (float(deadline_seconds), float(sync_deadline_seconds), float(publish_deadline_seconds))
+    settings = part(_SaveSettings)
+    settings.deadlines = (float(deadline_seconds), float(sync_deadline_seconds), float(publish_deadline_seconds))
+    settings.single_writer = single_writer
 
 
 def save_deadlines() -> tuple[float, float, float]:
     """Returns the deadlines for the engine: progress, sync, publish, in seconds."""
-    return part(_Deadlines).seconds
+    return part(_SaveSettings).deadlines
+
+
+def is_single_writer() -> bool:
+    """Returns whether the process's saves may use a store that ignores the conditions of writes."""
+    return part(_SaveSettings).single_writer
 
 
 def check_settings(io_priority: object = None, **settings: object) -> None:

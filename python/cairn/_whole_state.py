@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cairn import _engine, arrays
-from cairn._directory import SizeLimit, existing_directory, open_to_inspect, restarting, warn_of_damage
+from cairn._directory import SizeLimit, existing_place, open_to_inspect, restarting, warn_of_damage
 from cairn._settings import links_followed
 from cairn.checkpoint import Verify, check_verify, decoded
 from cairn.errors import Error, InvalidArgument, MissingKey, UnsafeContent, Unsupported
@@ -51,7 +51,7 @@ def read(
     Raises NotFound, Corrupt and Unsupported as :func:`cairn.open` and its reads, and MissingKey if a pattern matches no
     key.
     """
-    place = os.fspath(existing_directory(directory))
+    place = os.fspath(existing_place(directory))
     check_verify(verify)
     if isinstance(keys, str):
         raise InvalidArgument("keys must be a list of patterns, not a string", actual=repr(keys))

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, TypeAlias
 
 from cairn import _engine, arrays
-from cairn._directory import SizeLimit, existing_directory, naming_latest, open_to_inspect, warn_of_damage
+from cairn._directory import SizeLimit, existing_place, naming_latest, open_to_inspect, warn_of_damage
 from cairn._settings import links_followed, save_deadlines
 from cairn._torch_names import modules
 from cairn.errors import Error, InvalidArgument, MissingKey
@@ -139,7 +139,7 @@ class Checkpoint(Mapping[str, Any]):
     def __init__(
         self, directory: str | os.PathLike[str], *, follow_links: bool | None = None, tensors: arrays.Form = "numpy"
     ) -> None:
-        self.directory = os.fspath(existing_directory(directory))
+        self.directory = os.fspath(existing_place(directory))
         self._follow_links = links_followed(follow_links)
         self._form = arrays.check_form(tensors)
         self._native = open_to_inspect(self.directory)
@@ -332,7 +332,7 @@ def verify(
     second, also while the storage hangs: the hanging read is abandoned. Raises Unavailable if a call that opens or
     reads a file takes longer than the `publish_deadline_seconds` of :func:`cairn.configure_saves`.
     """
-    place = existing_directory(directory)
+    place = existing_place(directory)
     with naming_latest(place):
         found = _engine.verify(os.fsencode(place), thread_count, links_followed(follow_links), save_deadlines())
     return VerifyReport(**{**found, "problems": tuple(found["problems"]), "warnings": tuple(found["warnings"])})

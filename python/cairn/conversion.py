@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from cairn import _engine
-from cairn._directory import existing_directory
+from cairn._directory import existing_directory, existing_place
 from cairn._settings import links_followed, pickle_allowed, save_deadlines
 from cairn._torch_names import modules
 from cairn.checkpoint import Verify, check_verify
@@ -149,7 +149,7 @@ def convert(  # noqa: PLR0913
             raise InvalidArgument(f"{name} must be at least {least}", actual=repr(number))
     key_dtypes = dtype if isinstance(dtype, Mapping) else {}
     found = _engine.convert(
-        os.fsencode(existing_directory(source)),
+        os.fsencode(existing_place(source)),
         os.fsencode(Path(existing_directory(target))),
         to=to,
         keys=list(keys),

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cairn import _engine
-from cairn._directory import existing_directory, naming_latest
+from cairn._directory import existing_place, naming_latest
 from cairn._settings import links_followed, save_deadlines
 from cairn._torch_names import modules
 from cairn.errors import InvalidArgument
@@ -94,7 +94,7 @@ def diff(
     """
     if isinstance(keys, str):
         raise InvalidArgument("keys must be a list of patterns", expected=f"[{keys!r}]", actual=repr(keys))
-    place_a, place_b = existing_directory(a), existing_directory(b)
+    place_a, place_b = existing_place(a), existing_place(b)
     places = (os.fsencode(place_a), os.fsencode(place_b))
     with naming_latest(place_a):
         found = _engine.diff(

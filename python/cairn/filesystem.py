@@ -10,7 +10,7 @@ import pickle
 import tempfile
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from cairn import _engine
-from cairn._directory import local_directory, metadata_name, open_checkpoint
+from cairn._directory import local_directory, metadata_name, open_checkpoint, readable_place
 from cairn._results.lazy_metadata import LazyMetadata
 from cairn._settings import links_followed, pickle_allowed, save_deadlines
 from cairn._state.payloads import check_rules_hold
@@ -380,7 +380,7 @@ def _open(reader: FileSystemReader, rank: int | None) -> _engine.Checkpoint:
 def save_options(checkpoint_id: _PathLike | None, writer: StockWriter | None) -> tuple[_PathLike, dict[str, Any]]:
     """Returns the directory and the engine's options for a save by a native writer."""
     if writer is None:
-        directory = _directory(checkpoint_id, "storage_writer")
+        directory = _directory(checkpoint_id, "storage_writer", local_directory)
         return directory, {"checkpoint_id": os.fspath(checkpoint_id or directory)}
     if checkpoint_id is not None:
         writer.reset(checkpoint_id)
@@ -403,7 +403,7 @@ def save_options(checkpoint_id: _PathLike | None, writer: StockWriter | None) ->
 def load_options(checkpoint_id: _PathLike | None, reader: StockReader | None) -> tuple[_PathLike, dict[str, Any]]:
     """Returns the directory and the engine's options for a load by a native reader."""
     if reader is None:
-        return _directory(checkpoint_id, "storage_reader"), {}
+        return _directory(checkpoint_id, "storage_reader", readable_place), {}
     if checkpoint_id is not None:
         reader.reset(checkpoint_id)
     threads = _option(reader, "thread_count", _THREADS)
@@ -421,10 +421,12 @@ def _option(reader: StockReader, name: str, default: _Option) -> _Option:
     return value if isinstance(value, type(default)) else default
 
 
-def _directory(checkpoint_id: _PathLike | None, storage: str) -> _PathLike:
+def _directory(
+    checkpoint_id: _PathLike | None, storage: str, place_of: Callable[[_PathLike], _PathLike | None]
+) -> _PathLike:
     if not checkpoint_id:
         raise MissingCheckpointId(f"`checkpoint_id` must be specified if `{storage}` is None")
-    directory = local_directory(checkpoint_id)
+    directory = place_of(checkpoint_id)
     assert directory is not None  # otherwise the storage would not be native
     return directory
 

@@ -6,9 +6,9 @@ import warnings
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cairn import _engine
-from cairn._directory import existing_directory
+from cairn._directory import existing_place, is_bucket_url
 from cairn._torch_names import modules
-from cairn.errors import InvalidArgument
+from cairn.errors import InvalidArgument, NotFound
 from cairn.progress import Progress
 
 _WAIT_MAX = 10**9
@@ -95,14 +95,24 @@ def latest(
         raise InvalidArgument(
             "rank and process_group exclude each other: a group has one answer", actual=f"rank={rank}"
         )
-    place = existing_directory(root)
+    place = existing_place(root)
     found, passed_over = _engine.latest(os.fsencode(place), math.ceil(wait * 1000), rank, **options)
-    if found is None and not os.path.lexists(place):
+    if found is None and not _is_there(place):
         _log_first_start(place)
         return None
     for reason in passed_over:
         warnings.warn(reason, RuntimeWarning, stacklevel=2)
     return None if found is None else os.fsdecode(found)
+
+
+def _is_there(root: str | os.PathLike[str]) -> bool:
+    if not is_bucket_url(root):
+        return os.path.lexists(root)
+    try:
+        _engine.checkpoints(os.fsencode(root), None)
+    except NotFound:  # no object is below
+        return False
+    return True
 
 
 def _log_first_start(root: str | os.PathLike[str]) -> None:
@@ -127,7 +137,7 @@ def checkpoints(root: str | os.PathLike[str], *, rank: int | None = None) -> tup
     return tuple(
         ListedCheckpoint(os.fsdecode(directory), step, state, reason, is_newest, form)
         for directory, step, state, reason, is_newest, form in _engine.checkpoints(
-            os.fsencode(existing_directory(root)), rank
+            os.fsencode(existing_place(root)), rank
         )
     )
 
@@ -170,7 +180,7 @@ def saves_in_flight(root: str | os.PathLike[str]) -> tuple[SaveInFlight, ...]:
             failures,
             is_readable,
             directory,
-        ) in _engine.saves_in_flight(os.fsencode(existing_directory(root)))
+        ) in _engine.saves_in_flight(os.fsencode(existing_place(root)))
     )
 
 

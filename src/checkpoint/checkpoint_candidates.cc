@@ -1,12 +1,15 @@
 #include "checkpoint/checkpoint_candidates.h"
 
+#include <cairn/bucket_url.h>
 #include <cairn/catalog.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <memory>
@@ -23,6 +26,7 @@
 #include "core/step_in_name.h"
 #include "data_file/data_file.h"
 #include "format/manifest/commit_record.h"
+#include "os/parallel.h"
 #include "storage/open_directory.h"
 #include "storage/staleness.h"
 
@@ -32,6 +36,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kPickleBytesRead = std::uint64_t{1} << 20;
+constexpr std::uint64_t kPickleBytesReadRemote = std::uint64_t{32} << 20;  // by several requests at a time
+constexpr std::size_t kRequestsInFlight = 16;                              // to a bucket, where each request waits
 // The directory in which a file system keeps lost files: only root may enter, and no program saves into it.
 constexpr std::string_view kLostAndFound = "lost+found";
 
@@ -173,17 +179,32 @@ Error too_short(const std::string& file, std::uint64_t expected, std::uint64_t a
       .actual(std::to_string(actual) + " bytes");
 }
 
+// Calls `work(i)` for each i below `count` until one fails: in order, or on several threads for the places of a bucket.
+Result<void> for_each_index(std::size_t count, bool is_remote, const std::function<Result<void>(std::size_t)>& work) {
+  const std::size_t threads = is_remote ? std::min(count, kRequestsInFlight) : 1;
+  if (threads <= 1) {
+    for (std::size_t i = 0; i < count; ++i) CAIRN_TRY(work(i));
+    return {};
+  }
+  std::atomic<std::size_t> next{0};
+  return os::run_parallel(threads, {}, [&](std::size_t, os::StopFlag& stop) -> Result<void> {
+    for (std::size_t i = next.fetch_add(1); i < count && !stop.is_set(); i = next.fetch_add(1)) CAIRN_TRY(work(i));
+    return {};
+  });
+}
+
 Result<void> check_files(const storage::Storage& storage, const manifest::CommitRecord& record, bool has_trailers,
                          Depth depth) {
-  for (const manifest::CommitRecord::File& file : record.files) {
+  return for_each_index(record.files.size(), !storage.has_rename(), [&](std::size_t i) -> Result<void> {
+    const manifest::CommitRecord::File& file = record.files[i];
     if (depth == Depth::kTrailers && has_trailers) {
       CAIRN_TRY(data_file::DataFile::open(storage, file.name, true, &file, record.save_id));
-      continue;
+      return {};
     }
     CAIRN_TRY_ASSIGN(const auto opened, storage.open(file.name, true));
     if (opened->size() != file.size) return too_short(file.name, file.size, opened->size(), "");
-  }
-  return {};
+    return {};
+  });
 }
 
 // The pickle is decoded, since nothing else shows a damage.
@@ -212,10 +233,11 @@ Result<void> check_stock(std::unique_ptr<storage::Storage> storage, const std::s
 }
 
 Result<bool> has_recorded_checksum(const storage::ReadableFile& metadata, const manifest::CommitRecord& record) {
-  std::vector<std::byte> piece(std::min(record.front_bytes, kPickleBytesRead));
+  const std::uint64_t piece_bytes = metadata.requests_in_flight() == 0 ? kPickleBytesRead : kPickleBytesReadRemote;
+  std::vector<std::byte> piece(std::min(record.front_bytes, piece_bytes));
   std::uint32_t checksum = 0;
   for (std::uint64_t offset = 0; offset < record.front_bytes; offset += piece.size()) {
-    piece.resize(std::min(record.front_bytes - offset, kPickleBytesRead));
+    piece.resize(std::min(record.front_bytes - offset, piece_bytes));
     CAIRN_TRY(metadata.read_at(offset, piece));
     checksum = crc32(piece, checksum);
   }
@@ -245,6 +267,23 @@ std::optional<double> time_of(const OpenDirectory& open, const Candidate& candid
   return time ? std::optional(*time) : std::nullopt;
 }
 
+// The candidates of one directory.
+std::vector<Candidate> candidates_of(const OpenDirectory& open, const fs::path& directory,
+                                     const std::vector<std::string>& names) {
+  std::vector<Candidate> candidates;
+  for (const std::string& name : names) {
+    std::optional<Candidate> found = candidate_in(open, directory, name);
+    if (!found) continue;
+    const bool is_of_directory = found->fault && (found->is_dangling || leaves_open(*found->fault));
+    candidates.push_back(*std::move(found));
+    if (is_of_directory) break;  // one fault for the directory
+  }
+  if (!candidates.empty()) return candidates;
+  auto files = candidate_in(open, directory, std::string(commit::kDirectoryRecordName));
+  if (files) candidates.push_back(*std::move(files));
+  return candidates;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<storage::Storage>> open_plainly(const fs::path& directory) {
@@ -255,20 +294,16 @@ std::vector<Candidate> candidates_in(const CheckpointDirectories& directories, s
                                      Models models, const OpenDirectory& open) {
   std::vector<std::string> names{std::string(kMetadataName)};
   if (rank) names.push_back(metadata_name(rank));
+  const bool is_remote = !directories.empty() && is_bucket_url(directories.front());
+  std::vector<std::vector<Candidate>> of_directories(directories.size());
+  const Result<void> looked = for_each_index(directories.size(), is_remote, [&](std::size_t i) -> Result<void> {
+    of_directories[i] = candidates_of(open, directories[i], names);
+    return {};
+  });
+  looked.value();  // an exception of the work
   Kinds checkpoints;
-  for (const fs::path& directory : directories) {
-    bool is_found = false;
-    for (const std::string& name : names) {
-      std::optional<Candidate> found = candidate_in(open, directory, name);
-      if (!found) continue;
-      is_found = true;
-      const bool is_of_directory = found->fault && (found->is_dangling || leaves_open(*found->fault));
-      checkpoints.add(*std::move(found));
-      if (is_of_directory) break;  // one fault for the directory
-    }
-    if (is_found) continue;
-    auto files = candidate_in(open, directory, std::string(commit::kDirectoryRecordName));
-    if (files) checkpoints.add(*std::move(files));
+  for (std::vector<Candidate>& candidates : of_directories) {
+    for (Candidate& candidate : candidates) checkpoints.add(std::move(candidate));
   }
   std::vector<Candidate> all;
   append_in_order(all, std::move(checkpoints));

@@ -1,5 +1,7 @@
 #include "checkpoint/checkpoint_directories.h"
 
+#include <cairn/bucket_url.h>
+
 #include <utility>
 
 #include "commit/lease.h"
@@ -28,6 +30,7 @@ std::vector<PlacedNewDirectory> placed_new_directories(const std::filesystem::pa
       if (is_wanted) placed.push_back({parent, *std::move(directory)});
     }
   };
+  if (is_bucket_url(root)) return placed;  // a bucket has no rename: no save of a whole directory
   add(root, "");
   const std::filesystem::path real = storage::resolved(root);
   if (real.has_filename()) add(real.parent_path(), real.filename().string());

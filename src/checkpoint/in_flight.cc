@@ -1,3 +1,4 @@
+#include <cairn/bucket_url.h>
 #include <cairn/latest.h>
 
 #include <algorithm>
@@ -36,7 +37,7 @@ State state_of(const os::ProcessIdentity& process) {
 std::optional<SaveInFlightWriter> writer_of(const storage::Storage& storage, const std::string& lease,
                                             std::optional<std::uint32_t> rank, SaveInFlight& save) {
   const Result<double> touched_at = storage.touched_at(lease);
-  const Result<double> now = commit::StorageClock::of_this_host().now();
+  const Result<double> now = commit::StorageClock::without_change(storage).now();
   if (!touched_at || !now) return std::nullopt;
   SaveInFlightWriter writer;
   writer.rank = rank;
@@ -127,6 +128,7 @@ Result<std::vector<fs::path>> directories_below(const fs::path& root) {
   CAIRN_TRY_ASSIGN(auto found, checkpointer::checkpoint_directories(root));
   if (!found) return Error(ErrorCode::kNotFound, "no such directory").file(root.string());
   std::sort(found->begin() + 1, found->end());
+  if (is_bucket_url(root)) return *std::move(found);  // a bucket has no links
   std::error_code ignored;
   std::stable_partition(found->begin() + 1, found->end(),
                         [&](const fs::path& path) { return !fs::is_symlink(fs::symlink_status(path, ignored)); });

@@ -1,6 +1,7 @@
 #include <cairn/latest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -83,6 +84,7 @@ ListedCheckpoint entry_for(const Candidate& candidate) {
   entry.step = step_in_name(candidate.directory);
   if (candidate.is_model()) entry.format = CheckpointFormat::kSafetensors;
   if (candidate.is_directory_of_files()) entry.format = CheckpointFormat::kTorchCheckpointing;
+  if (!candidate.is_model() && std::isfinite(candidate.time)) entry.modified_at = candidate.time;
   entry.reason = candidate.fault ? candidate.fault : checkpointer::fault_of(candidate);
   if (entry.reason) entry.state = state_by_fault(*entry.reason, candidate);
   return entry;

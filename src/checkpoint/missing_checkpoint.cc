@@ -1,5 +1,7 @@
 #include "checkpoint/missing_checkpoint.h"
 
+#include <cairn/bucket_url.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -20,7 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kLookedAtMax = 1000;  // directories
+constexpr std::size_t kLookedAtMax = 1000;         // directories
+constexpr std::size_t kLookedAtInBucketsMax = 20;  // of a bucket, by a request each
 constexpr std::size_t kNamedSavesMax = 5;
 
 bool holds_checkpoint(const fs::path& directory, const std::string& metadata_name) {
@@ -42,7 +45,9 @@ std::string checkpoints_among(const std::vector<fs::path>& directories, const st
   std::string text;
   std::size_t count = 0;
   // The last kLookedAtMax directories, which have the highest numbers, are the newest.
-  const std::size_t first = directories.size() - std::min(directories.size(), kLookedAtMax);
+  const bool is_remote = !directories.empty() && is_bucket_url(directories.front());
+  const std::size_t first =
+      directories.size() - std::min(directories.size(), is_remote ? kLookedAtInBucketsMax : kLookedAtMax);
   for (std::size_t i = first; i < directories.size(); ++i) {
     if (is_private_folder(directories[i]) || !holds_checkpoint(directories[i], metadata_name)) continue;
     if (++count > kNamedSavesMax) continue;
@@ -88,6 +93,13 @@ std::string instead_of_file(const fs::path& file, const std::string& metadata_na
   return holds_checkpoint(parent, metadata_name) ? ". The checkpoint is '" + parent.string() + "'" : "";
 }
 
+// The opening of a prefix in a bucket does not tell whether an object is below it.
+bool is_empty_prefix(const fs::path& directory) {
+  if (!is_bucket_url(directory)) return false;
+  const auto found = storage::directories_in(directory);
+  return found && !*found;
+}
+
 }  // namespace
 
 bool means_no_checkpoint(const Error& error, const fs::path& directory, const std::string& metadata_name) {
@@ -105,6 +117,9 @@ Error missing_checkpoint(const Error& error, const fs::path& directory, const st
     const std::string instead = instead_of_file(directory, metadata_name);
     const std::string known = instead.empty() ? ", nor a file of torch.save, nor named *.safetensors" : "";
     return not_found(none + ": it is not a directory" + known + instead, directory.string());
+  }
+  if (is_empty_prefix(directory)) {
+    return not_found(none + ": no object is below this prefix" + beside(directory, metadata_name), directory.string());
   }
   if (error.file() != metadata_name) {
     return not_found(none + ": there is no such directory" + beside(directory, metadata_name), directory.string());

@@ -1,3 +1,4 @@
+#include <cairn/bucket_url.h>
 #include <cairn/checkpoint.h>
 
 #include <algorithm>
@@ -302,6 +303,19 @@ std::optional<Result<Checkpoint>> open_torch_save_at(const OpenDirectory& open_d
   return std::move(checkpoint).error().while_doing("opening the torch.save file '" + file.string() + "'");
 }
 
+// Whether an object has the name. In a file system the opening of a file as a directory fails with ENOTDIR; a bucket
+// has no directories, and the opening of a prefix never fails.
+bool is_object(const OpenDirectory& open_directory, const std::filesystem::path& place) {
+  if (!is_bucket_url(place) || !place.has_filename()) return false;
+  const auto storage = open_directory(place.parent_path());
+  return storage && (*storage)->open(place.filename().string(), false);
+}
+
+std::optional<Result<Checkpoint>> open_file_at(const OpenDirectory& open_directory, const std::filesystem::path& file) {
+  if (!is_safetensors_name(file)) return open_torch_save_at(open_directory, file);
+  return open_safetensors_at(open_directory, file.parent_path(), file.filename().string());
+}
+
 Result<Checkpoint> open_items_at(std::unique_ptr<storage::Storage> storage, const std::filesystem::path& directory) {
   Result<Checkpoint> checkpoint = checkpointer::open_torch_checkpointing(std::move(storage));
   if (checkpoint) {
@@ -324,13 +338,8 @@ Result<Checkpoint> checkpointer::open_with(const OpenDirectory& open_directory, 
     return std::move(error).while_doing("opening the checkpoint in '" + directory.string() + "'");
   };
   auto storage = open_directory(directory);
-  if (!storage && storage.error().error_number() == ENOTDIR && is_safetensors_name(directory)) {
-    return open_safetensors_at(open_directory, directory.parent_path(), directory.filename().string());
-  }
   if (!storage && storage.error().error_number() == ENOTDIR) {
-    if (std::optional<Result<Checkpoint>> opened = open_torch_save_at(open_directory, directory)) {
-      return *std::move(opened);
-    }
+    if (std::optional<Result<Checkpoint>> opened = open_file_at(open_directory, directory)) return *std::move(opened);
   }
   if (!storage) return explain(std::move(storage).error());
   if (metadata_name == safetensors::kIndexName) return open_safetensors_at(open_directory, directory, {});
@@ -340,6 +349,9 @@ Result<Checkpoint> checkpointer::open_with(const OpenDirectory& open_directory, 
     return checkpoint;
   }
   if (metadata_name == kMetadataName && checkpoint.error().error_number() == ENOENT) {
+    if (is_object(open_directory, directory)) {
+      if (std::optional<Result<Checkpoint>> opened = open_file_at(open_directory, directory)) return *std::move(opened);
+    }
     storage = open_directory(directory);
     if (storage && checkpointer::holds_torch_checkpointing(**storage)) {
       return open_items_at(*std::move(storage), directory);

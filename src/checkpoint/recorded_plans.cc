@@ -1,7 +1,8 @@
 #include "checkpoint/recorded_plans.h"
 
+#include <cairn/bucket_url.h>
+
 #include <cstddef>
-#include <system_error>
 #include <utility>
 
 #include "os/process_state.h"
@@ -25,9 +26,8 @@ os::ProcessState<NotedPlans>& process_plans = os::ProcessState<NotedPlans>::inst
 void note_recorded_plan(const std::filesystem::path& directory, const std::string& metadata_name,
                         const manifest::CommitRecord& record) {
   if (record.plan.ranks.empty()) return;
-  std::error_code failure;
-  std::filesystem::path absolute = std::filesystem::absolute(directory, failure);
-  if (failure) return;
+  std::filesystem::path absolute = absolute_place(directory);
+  if (!absolute.is_absolute() && !is_bucket_url(absolute)) return;
   auto noted = std::make_shared<const NotedPlan>(NotedPlan{std::move(absolute), metadata_name, record});
   process_plans.use([&](NotedPlans& all) {
     std::erase_if(all.plans, [&](const auto& it) { return it->record.save_id == record.save_id; });

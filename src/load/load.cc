@@ -10,6 +10,7 @@
 // 3. Every rank fills its tensors, and then stores its values. With broadcasts, a rank ends without an error of its own
 //    when another rank has failed; that rank's error comes in step 4.                                     [broadcasts]
 // 4. The ranks exchange the outcomes of step 3.                                                         [all-gather]
+#include <cairn/bucket_url.h>
 #include <cairn/checkpoint.h>
 
 #include <algorithm>
@@ -54,9 +55,8 @@ Result<void> check_same(const std::vector<std::string>& seen) {
 // For ranks that have opened different checkpoints: kInvalidArgument if the ranks name different directories. Then no
 // save has replaced a checkpoint, and a restart would end like this call.
 Result<void> check_directories(coordination::Ranks& ranks, const std::filesystem::path& directory) {
-  std::error_code error;
-  const std::filesystem::path absolute = std::filesystem::absolute(directory, error);
-  const std::filesystem::path named = (error ? directory : absolute).lexically_normal();
+  const std::filesystem::path named =
+      is_bucket_url(directory) ? directory : absolute_place(directory).lexically_normal();
   CAIRN_TRY_ASSIGN(const std::vector<std::string> all, ranks.all_gather(named.string()));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;

@@ -4,6 +4,7 @@
 // 3. Remove the folder.
 //
 // The calls of the bench itself into the storage run on a watched thread; save() and load() watch their own.
+#include <cairn/bucket_url.h>
 #include <cairn/checkpoint.h>
 #include <cairn/inspect.h>
 #include <cairn/save.h>
@@ -298,6 +299,10 @@ double median_of(const std::vector<BenchRates>& rounds, Figure figure) {
 }  // namespace
 
 Result<BenchReport> bench_directory(const fs::path& directory, const BenchOptions& options) {
+  if (is_bucket_url(directory)) {
+    return Error(ErrorCode::kInvalidArgument, "the bench measures a directory of a file system")
+        .actual(directory.string());
+  }
   const std::uint64_t bytes = options.bytes / storage::kRawRequestBytes * storage::kRawRequestBytes;
   if (bytes == 0 || options.rounds == 0) {
     return Error(ErrorCode::kInvalidArgument, "a bench needs at least 4 MiB and a round");

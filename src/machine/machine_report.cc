@@ -3,6 +3,7 @@
 // 2. After an interruption or a call that exceeds its deadline, the calling thread removes the folder of the trials,
 //    for which a storage that hangs has kRemovalMax.
 // 3. The calling thread examines the rest of the machine.
+#include <cairn/bucket_url.h>
 #include <cairn/inspect.h>
 
 #include <linux/magic.h>
@@ -213,6 +214,10 @@ Result<MachineFindings> directory_findings(const std::filesystem::path& director
 
 Result<std::vector<MachineFinding>> examine_machine(const std::filesystem::path& directory,
                                                     const MachineOptions& options) {
+  if (is_bucket_url(directory)) {
+    return Error(ErrorCode::kInvalidArgument, "the examination needs a directory of a file system")
+        .actual(directory.string());
+  }
   const std::filesystem::path folder = DirectoryTrial::folder_in(directory);
   MachineOptions for_work = options;
   for_work.interrupted = {};  // the caller's function stays on the calling thread

@@ -1,3 +1,4 @@
+#include <cairn/bucket_url.h>
 #include <cairn/managed_run.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -182,7 +183,8 @@ Result<std::string> ManagedRun::Impl::take(std::vector<std::string> /*all*/) {
 
 Result<std::unique_ptr<ManagedRun>> ManagedRun::open(const fs::path& root, ManagedRunOptions options) {
   std::error_code failure;
-  fs::path absolute = fs::absolute(root, failure);  // the program may change its working directory later
+  // The program may change its working directory later.
+  fs::path absolute = is_bucket_url(root) ? root : fs::absolute(root, failure);
   if (failure) return Error::from_errno(failure.value(), "finding the working directory").file(root.string());
   auto impl = std::make_unique<Impl>(std::move(absolute), std::move(options));
   coordination::Ranks& ranks = impl->ranks;

@@ -31,7 +31,7 @@ from cairn._process import part
 from cairn._ranks.checkpoint_exceptions import as_checkpoint_exceptions
 from cairn._ranks.ranks import Ranks
 from cairn._results.driver_attributes import fill_save_planner, fill_writer
-from cairn._settings import Installation, IoPriority, check_settings
+from cairn._settings import Installation, IoPriority, check_settings, is_single_writer
 from cairn._state.described import DescribedState, check_order, states_of
 from cairn._state.notes import notes_text, plain_notes
 from cairn._telemetry import dcp_records, engine_use
@@ -318,6 +318,7 @@ def _start(
                     planning = save_planning(call.planner)
                     directory, options = save_options(call.checkpoint_id, call.storage)
                     options["overwrite_pinned"] = call.overwrite_pinned
+                    options["single_writer"] = is_single_writer()
                     text = notes_text(call.notes)
                     state = make_state()
                     described = DescribedState(

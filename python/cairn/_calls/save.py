@@ -19,7 +19,7 @@ from cairn._ranks.checkpoint_exceptions import as_checkpoint_exceptions
 from cairn._ranks.ranks import Ranks
 from cairn._results.driver_attributes import fill_save_planner, fill_writer
 from cairn._results.lazy_metadata import LazyMetadata, catalog_of_save
-from cairn._settings import save_deadlines
+from cairn._settings import is_single_writer, save_deadlines
 from cairn._state.described import DescribedState, states_of
 from cairn._state.notes import notes_text
 from cairn._telemetry import dcp_records, engine_use
@@ -190,6 +190,7 @@ def save_states(
             dcp_records.note_step("global_step", *step)
         with dcp_records.in_step("write_data", *step):
             options = {**planning, **options, **together, "deadlines": save_deadlines(), "notes": text}
+            options["single_writer"] = is_single_writer()
             catalog, save_id, size, texts = _engine.save(os.fsencode(directory), described.native, **options)
             texts += consolidate_saved(call.storage, ranks)
         if coordinates:

@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from cairn._directory import existing_directory, open_to_load
+from cairn._directory import existing_place, open_to_load
 from cairn._state import per_rank
 from cairn._state.flattening import flatten
 from cairn._state.key_terms import KeyTerms, LoadedKeys, OpenCheckpoint, RenamedCheckpoint, holder_of
@@ -17,7 +17,7 @@ class SplitKeys:
 
     def __init__(self, terms: KeyTerms, base: str | os.PathLike[str], base_renames: Any) -> None:
         self.terms = terms
-        self.base = existing_directory(base)
+        self.base = existing_place(base)
         self.base_terms = KeyTerms(strict=terms.strict, renames=base_renames)
 
     def divide(self, states: dict[str, Any], flattens: bool, directory: str | os.PathLike[str]) -> None:

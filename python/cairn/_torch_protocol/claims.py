@@ -24,7 +24,7 @@ from typing import Any
 
 from cairn import _engine
 from cairn._process import ProcessPart, part
-from cairn._settings import save_deadlines
+from cairn._settings import is_single_writer, save_deadlines
 from cairn.errors import InvalidArgument
 
 
@@ -84,6 +84,7 @@ def claim_checkpoint(
             durable=durable,
             alone_as_rank=alone_as_rank,
             deadlines=save_deadlines(),
+            single_writer=is_single_writer(),
         )
     )
 

@@ -9,6 +9,7 @@ overrides a hook stores by its own rules. Each function here that returns a reas
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,7 +21,7 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader as 
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter as StockModelWriter
 from torch.distributed.checkpoint.staging import BlockingAsyncStager as StockBlockingStager
 
-from cairn._directory import local_directory
+from cairn._directory import local_directory, readable_place
 from cairn._torch_names import replacements
 from cairn._torch_names.torch_floor import FSSPEC_FILE_SYSTEM, FSSPEC_MODULE, ExtensionRegistry, SerializationFormat
 from cairn._torch_protocol.hooks import extends, hooks_of, name_of, overridden, why_not_native
@@ -54,7 +55,7 @@ def why_writer_is_foreign(writer: Any, checkpoint_id: _PathLike | None) -> str:
     Without a writer: why the id is no directory.
     """
     if writer is None:
-        return _why_no_directory(checkpoint_id)
+        return _why_unreachable(checkpoint_id, local_directory)
     if isinstance(writer, StockModelWriter):
         reason = _why_model_writer_is_foreign(writer)
         return reason or ("" if _is_local(writer, checkpoint_id) else _elsewhere(writer))
@@ -64,7 +65,7 @@ def why_writer_is_foreign(writer: Any, checkpoint_id: _PathLike | None) -> str:
 def why_reader_is_foreign(reader: Any, checkpoint_id: _PathLike | None) -> str:
     """Returns why the engine can't carry out a whole load for `reader`: as why_writer_is_foreign()."""
     if reader is None:
-        return _why_no_directory(checkpoint_id)
+        return _why_unreachable(checkpoint_id, readable_place)
     if isinstance(reader, StockModelReader):
         reason = _why_model_reader_is_foreign(reader)
         return reason or ("" if _is_local(reader, checkpoint_id) else _elsewhere(reader))
@@ -156,8 +157,8 @@ def _elsewhere(storage: Any) -> str:
     return f"{name_of(type(storage))} does not store in a local directory"
 
 
-def _why_no_directory(checkpoint_id: _PathLike | None) -> str:
-    if not checkpoint_id or local_directory(checkpoint_id) is not None:
+def _why_unreachable(checkpoint_id: _PathLike | None, place_of: Callable[[_PathLike], _PathLike | None]) -> str:
+    if not checkpoint_id or place_of(checkpoint_id) is not None:
         return ""
     return f"{str(checkpoint_id).partition('://')[0]}:// is not a local directory"
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from cairn import _engine
 from cairn._async import pending_saves
-from cairn._settings import save_deadlines
+from cairn._settings import is_single_writer, save_deadlines
 from cairn._state.described import DescribedState
 from cairn._state.notes import notes_text
 from cairn._state.saved_tree import with_shape
@@ -122,6 +122,7 @@ def _save_rank(
         "alone_as_rank": rank,
         "before_commit": goes_well if before_commit else None,
         "deadlines": save_deadlines(),
+        "single_writer": is_single_writer(),
         "notes": notes_text(notes),
     }
     try:
