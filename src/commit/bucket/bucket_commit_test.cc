@@ -63,7 +63,7 @@ TEST_F(BucketCommit, FailsAfterItsLeaseWasClosed) {
   BucketProcess paused = process(2);
   ASSERT_TRUE(paused.claim());
   ASSERT_TRUE(paused.write());
-  store_->advance_clock(kSilent);
+  store_->advance_clock(kSilentSeconds);
   save_well(3);
   expect_only(3);
   const auto late = paused.commit();
@@ -77,7 +77,7 @@ TEST_F(BucketCommit, RefusesTheLateWriteOfADeadSave) {
   save_well(1);
   BucketProcess paused = process(2, kOtherJob);
   paused.client->pause_at_write("/.metadata", [this] {
-    store_->advance_clock(kSilent);
+    store_->advance_clock(kSilentSeconds);
     save_well(3);
     expect_only(3);
   });
@@ -91,7 +91,7 @@ TEST_F(BucketCommit, RefusesTheLateWriteOfADeadSave) {
 TEST_F(BucketCommit, KeepsFilesOfAFirstSaveInDoubt) {
   BucketProcess paused = process(1, kOtherJob);
   paused.client->pause_at_write("/.metadata", [this] {
-    store_->advance_clock(kSilent);
+    store_->advance_clock(kSilentSeconds);
     save_well(2);
     EXPECT_TRUE(disk_.remove(std::string(kMetadataName)));
   });
@@ -104,7 +104,7 @@ TEST_F(BucketCommit, EndsTheDoubtAfterAnHour) {
   killed.client->pause_at_write(
       "/.metadata", [&killed] { killed.client->die_at(killed.client->count(), StoreClient::Death::kBefore); });
   EXPECT_FALSE(killed.save());
-  store_->advance_clock(kSilent);
+  store_->advance_clock(kSilentSeconds);
   save_well(2);
   EXPECT_GT(store_->contents().size(), 2u);
   store_->advance_clock(kOutOfDoubt);
@@ -122,7 +122,7 @@ TEST_F(BucketCommit, UnknownOutcomeWithdrawsNothing) {
   EXPECT_EQ(number_in(disk_), 1);
   saver.client->land();
   EXPECT_EQ(number_in(disk_), 2);
-  store_->advance_clock(kSilent);
+  store_->advance_clock(kSilentSeconds);
   save_well(3);
   expect_only(3);
 }
@@ -132,7 +132,7 @@ TEST_F(BucketCommit, RefusesAnUnknownWriteLater) {
   BucketProcess saver = process(2);
   saver.client->pause_at_write("/.metadata", [&saver] { saver.client->leave_unknown_at(saver.client->count()); });
   ASSERT_FALSE(saver.save());
-  store_->advance_clock(kSilent);
+  store_->advance_clock(kSilentSeconds);
   save_well(3);
   expect_only(3);
   saver.client->land();
@@ -171,7 +171,7 @@ TEST_F(BucketCommit, AbandonsUploadsOfADeadSave) {
   killed.client->die_at(killed.client->count(), StoreClient::Death::kBefore);
   killed.end();
   EXPECT_EQ(store_->upload_count(), 1u);
-  store_->advance_clock(kSilent);
+  store_->advance_clock(kSilentSeconds);
   save_well(2);
   expect_only(2);
 }
@@ -192,7 +192,7 @@ TEST_F(BucketCommit, CleaningNeedsNoSave) {
   ASSERT_TRUE(killed.write());
   killed.client->die_at(killed.client->count(), StoreClient::Death::kBefore);
   killed.end();
-  store_->advance_clock(kSilent);
+  store_->advance_clock(kSilentSeconds);
   const auto removed = remove_dead_saves(disk_, Removal::kDo);
   ASSERT_TRUE(removed) << removed.error().what();
   EXPECT_EQ(removed->saves.size(), 1u);

@@ -78,11 +78,11 @@ class BucketSchedules : public BucketSaves {
   }
 
   void expect_rest_is_removed(std::uint64_t number) {
-    store_->advance_clock(kSilent);
+    store_->advance_clock(kSilentSeconds);
     save_well(number);
     store_->advance_clock(kOutOfDoubt);
     save_well(number + 1);
-    store_->advance_clock(kSilent);
+    store_->advance_clock(kSilentSeconds);
     save_well(number + 2);
     expect_only(static_cast<int>(number) + 2);
   }
@@ -145,7 +145,7 @@ TEST_F(BucketSchedules, KillAtEveryRequest) {
 TEST_F(BucketSchedules, SecondWriterAtEveryRequest) {
   for (const bool has_old : {false, true}) {
     for (const bool one_job : {false, true}) {
-      for (const double seconds : {0.0, kSilent, kSilent + kOutOfDoubt}) {
+      for (const double seconds : {0.0, kSilentSeconds, kSilentSeconds + kOutOfDoubt}) {
         for (std::uint64_t pause = 0; pause < kRequests; ++pause) {
           Schedule schedule;
           schedule.has_old = has_old;
@@ -171,7 +171,7 @@ TEST_F(BucketSchedules, SeededFaultsOfTwoWriters) {
     schedule.first = {kFaults.at(below(kFaults.size())), below(kRequests)};
     schedule.pause = below(kRequests);
     schedule.second = {kFaults.at(below(kFaults.size())), below(kRequests)};
-    schedule.paused_seconds = std::array{0.0, kSilent, 2 * kSilent}.at(below(3));
+    schedule.paused_seconds = std::array{0.0, kSilentSeconds, 2 * kSilentSeconds}.at(below(3));
     SCOPED_TRACE("seed " + std::to_string(seed));
     carry_out(schedule);
     if (HasFailure()) return;

@@ -76,7 +76,7 @@ TEST_F(BucketRanks, AbsentRankFailsAll) {
     ASSERT_FALSE(report);
     EXPECT_EQ(report.error().rank(), 3u) << report.error().what();
   }
-  store_->advance_clock(kSilent);
+  store_->advance_clock(kSilentSeconds);
   expect_all_saved(save(2).run());
   expect_only(2, kRanksInBucket);
 }
@@ -95,7 +95,7 @@ TEST_F(BucketRanks, DeadCoordinatorIsClosed) {
   ASSERT_TRUE(lease && *lease);
   EXPECT_TRUE((*lease)->is_closed);
   EXPECT_EQ(number_in(disk_), 1);
-  store_->advance_clock(kSilent);
+  store_->advance_clock(kSilentSeconds);
   expect_all_saved(save(3).run());
   expect_only(3, kRanksInBucket);
 }
@@ -121,7 +121,7 @@ TEST_F(BucketRanks, DeathAfterTheCommitIsASuccess) {
     EXPECT_TRUE(reports[rank]) << reports[rank].error().what();
   }
   EXPECT_EQ(number_in(disk_), 2);
-  store_->advance_clock(kSilent);
+  store_->advance_clock(kSilentSeconds);
   expect_all_saved(save(3).run());
   expect_only(3, kRanksInBucket);
 }

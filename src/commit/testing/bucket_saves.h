@@ -19,7 +19,7 @@ namespace cairn::commit {
 
 inline constexpr std::string_view kPrefix = "run/step_7";
 // Longer than a lease may be silent, and longer than a write may be in doubt.
-inline constexpr double kSilent = 301;
+inline constexpr double kSilentSeconds = 301;
 inline constexpr double kOutOfDoubt = 3601;
 
 // The number of the save in place, if the checkpoint is whole; 0: no checkpoint; -1: a broken checkpoint; -2: a stock
