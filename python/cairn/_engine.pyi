@@ -262,6 +262,7 @@ class SaveClaim:
         durable: bool,
         alone_as_rank: int | None = None,
         deadlines: tuple[float, float, float] = ...,
+        single_writer: bool = False,
     ) -> None: ...
     @property
     def save_id(self) -> str: ...
