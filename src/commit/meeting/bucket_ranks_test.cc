@@ -19,12 +19,13 @@ constexpr std::uint32_t kRanksInBucket = 4;
 
 class BucketRanks : public BucketSaves {
  protected:
-  // A rank's own connection, which the test keeps.
+  // A rank's own connection, which the test keeps. The ranks open their connections on several threads: each has its
+  // place in the map before.
   Opening opening(std::uint32_t rank) {
-    return [this, rank] {
-      clients_[rank] = std::make_shared<StoreClient>(store_);
-      if (prepare.contains(rank)) prepare[rank](*clients_[rank]);
-      return std::make_unique<storage::BucketStorage>(clients_[rank], "s3://b", std::string(kPrefix));
+    return [this, rank, &client = clients_[rank]] {
+      client = std::make_shared<StoreClient>(store_);
+      if (prepare.contains(rank)) prepare.at(rank)(*client);
+      return std::make_unique<storage::BucketStorage>(client, "s3://b", std::string(kPrefix));
     };
   }
   GroupSave save(std::uint64_t number) {
